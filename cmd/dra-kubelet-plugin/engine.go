@@ -56,7 +56,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	sessions := sessionpool.New(g.library, sessionpool.Listed(n.ProcRoot), n.events)
 	daemons := mpsd.NewClient(filepath.Join(mpsDir(n.Config), mpsd.SocketName))
 	partitions := mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
-		AllowReset: n.AllowReset, AdoptForeign: n.AdoptForeignMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
+		AllowReset: n.AllowReset, AdoptExternal: n.AdoptExternalMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
 	})
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])

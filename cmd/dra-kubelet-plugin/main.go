@@ -88,7 +88,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return err
 	}
-	g, s := newGPUs(n), newSharingSettings(c, n.events, n.changed, newAsked(ctx, n))
+	g, s := newGPUs(n), newSharingSettings(c, n.events, n.changed, newDemand(ctx, n))
 	claims, err := newClaims(n, g, s)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, d.ContainerDriverRoot),
 	})
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
-		Settings: d.Settings, Sharing: d.sharing, AdoptForeign: d.AdoptForeignMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
+		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
 		Records: d.claims.engine, Reports: d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{

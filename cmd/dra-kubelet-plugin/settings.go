@@ -34,7 +34,7 @@ type sharingSettings struct {
 	reports notify.Reporter
 	changed notify.Trigger
 	// asked is nil if no controller says for which devices the cluster asks.
-	asked *publishing.Asked
+	asked *publishing.Demand
 
 	current   atomic.Pointer[sharing.Node]
 	lastData  []byte
@@ -42,16 +42,16 @@ type sharingSettings struct {
 	lastError string
 }
 
-// newAsked follows the cluster's demand; it returns nil if no controller publishes it.
-func newAsked(ctx context.Context, n *node) *publishing.Asked {
-	if n.AskedConfigMap == "" {
+// newDemand follows the cluster's demand; it returns nil if no controller publishes it.
+func newDemand(ctx context.Context, n *node) *publishing.Demand {
+	if n.DemandConfigMap == "" {
 		return nil
 	}
-	return publishing.NewAsked(ctx, n.client, n.PodNamespace, n.AskedConfigMap, n.NodeName, n.events, n.changed)
+	return publishing.NewDemand(ctx, n.client, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events, n.changed)
 }
 
 // newSharingSettings reads the file, if there is one. It fires changed after each change.
-func newSharingSettings(c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Asked) *sharingSettings {
+func newSharingSettings(c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Demand) *sharingSettings {
 	s := &sharingSettings{path: c.SharingConfig, reports: reports, changed: changed, asked: asked}
 	first := sharing.Node{Name: c.NodeName, MPS: c.MPSDir != ""}
 	if asked != nil {

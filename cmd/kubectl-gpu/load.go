@@ -38,8 +38,8 @@ type want struct {
 // objects are the objects of the cluster that the user may read. Those that want did not ask for are empty.
 type objects struct {
 	view.Diagnosis
-	// ForeignSlices counts the slices of other drivers, by driver.
-	ForeignSlices map[string]int
+	// OtherSlices counts the slices of other drivers, by driver.
+	OtherSlices map[string]int
 	// Unseen says in a sentence each what could not be read.
 	Unseen []string
 
@@ -80,7 +80,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	}
 	l := loader{want: w, namespace: namespace, forbidden: map[string]bool{}, out: &objects{
 		Diagnosis:     view.Diagnosis{Objects: view.Objects{Driver: f.driver}, Now: f.now()},
-		ForeignSlices: map[string]int{}, client: client, dynamic: dyn,
+		OtherSlices: map[string]int{}, client: client, dynamic: dyn,
 	}}
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(wanted bool, load func(context.Context) error) {
@@ -144,7 +144,7 @@ func (l *loader) loadSlices(ctx context.Context) error {
 		case l.allDrivers || p.Shape.Spec.Driver == l.out.Driver:
 			l.out.Slices = append(l.out.Slices, p)
 		default:
-			l.out.ForeignSlices[p.Shape.Spec.Driver]++
+			l.out.OtherSlices[p.Shape.Spec.Driver]++
 		}
 		return nil
 	})

@@ -66,8 +66,8 @@ func newSlices(f *factory) *cobra.Command {
 				fmt.Sprint(p.Outdated),
 			}})
 		}
-		for _, driver := range slices.Sorted(maps.Keys(all.ForeignSlices)) {
-			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", all.ForeignSlices[driver], driver)
+		for _, driver := range slices.Sorted(maps.Keys(all.OtherSlices)) {
+			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", all.OtherSlices[driver], driver)
 		}
 		const columns = "POOL,NODE,GENERATION,SLICES,DEVICES,COMPLETE,+OUTDATED"
 		return o.print("Pool", columns, rows, "No ResourceSlices of driver "+f.driver+" found.")

@@ -34,7 +34,7 @@ var planFields = map[string]string{
 	"Devices.UUID": refreshed, "Devices.Minor": refreshed,
 
 	"Devices.Partition.Profile": kept, "Devices.Partition.Start": kept, "Devices.Partition.Size": kept,
-	"Devices.Partition.MemoryBytes": kept, "Devices.Partition.Foreign": kept, "Devices.Partition.Lost": kept,
+	"Devices.Partition.MemoryBytes": kept, "Devices.Partition.External": kept, "Devices.Partition.Lost": kept,
 	"Devices.Partition.UUID": kept, "Devices.Partition.GPUInstance": kept, "Devices.Partition.ComputeInstance": kept,
 
 	"Devices.Share.MemoryBytes": kept, "Devices.Share.DeviceMemoryBytes": kept, "Devices.Share.Compute": kept,

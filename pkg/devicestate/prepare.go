@@ -151,7 +151,7 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
 		found, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
-		p.Devices[i].Partition.Foreign = there && d.Kind == gpu.KindMIG
+		p.Devices[i].Partition.External = there && d.Kind == gpu.KindMIG
 		work := plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, OnGPU: others[d.PCIAddress].devices}
 		for _, t := range work.CoTenants() {
 			// A claim whose release is incomplete owns the partition that is there.

@@ -204,12 +204,12 @@ func TestPartitions_External_PublishedUsedAndKept(t *testing.T) {
 	for _, p := range []string{"uses-it", "beside-it"} {
 		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, p, metav1.DeleteOptions{}))
 	}
-	must(t, cluster.Eventually(ctx, "only the foreign partition left", 60*time.Second, func(context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "only the external partition left", 60*time.Second, func(context.Context) (bool, string) {
 		left := simulatedGPU(t, address).Instances
 		return len(left) == 1, fmt.Sprintf("%+v", left)
 	}))
 	if left := simulatedGPU(t, address).Instances[0]; len(left.Computes) != 1 || left.Computes[0].UUID != made {
-		t.Errorf("the foreign partition was %s and is %+v", made, left)
+		t.Errorf("the external partition was %s and is %+v", made, left)
 	}
 }
 

@@ -153,7 +153,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "a group without a readable type asks for no groups", File: "pkg/cluster/demand/objects/objects.go",
 		Old: `if only := r.Type(c.Driver); only != "" {`, New: `if only := r.Type(c.Driver); true {`,
-		Package: "./pkg/cluster/demand/objects", Test: "TestAsked_Request_AsksForTheDevicesThatItCouldGet",
+		Package: "./pkg/cluster/demand/objects", Test: "TestDemand_Request_AsksForTheDevicesThatItCouldGet",
 	},
 	{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",

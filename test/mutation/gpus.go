@@ -21,13 +21,13 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/node/resourceslices", Test: "TestBuild_FaultyGPU_TaintsItsDevicesOnly",
 	},
 	{
-		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
+		Name: "a partition is made though an external one stands there", File: "pkg/partition/mig/executor.go",
 		Old: "		return obstructed(obstacles)\n	})\n}\n\nfunc (x *Executor) Apply", New: "		return nil\n	})\n}\n\nfunc (x *Executor) Apply",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a foreign partition is not marked as one", File: "pkg/partition/mig/executor.go",
-		Old: "			d.Partition.Foreign = true\n", New: "",
+		Name: "an external partition is not marked as one", File: "pkg/partition/mig/executor.go",
+		Old: "			d.Partition.External = true\n", New: "",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -77,7 +77,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "an administrator's MIG mode on a whole GPU is not refused", File: "pkg/partition/mig/mode.go",
-		Old: "case scanned.MIG.Enabled:", New: "case scanned.MIG.Enabled && x.o.AdoptForeign:",
+		Old: "case scanned.MIG.Enabled:", New: "case scanned.MIG.Enabled && x.o.AdoptExternal:",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -192,7 +192,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the first of two co-tenants to leave destroys the partition", File: "pkg/partition/mig/executor.go",
-		Old: "case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):", New: "case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)):",
+		Old: "case d.Partition.External, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):", New: "case d.Partition.External, slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)):",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{

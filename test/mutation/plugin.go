@@ -229,9 +229,9 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone",
 	},
 	{
-		Name: "a released claim's partition passes for foreign", File: "pkg/node/kubeletplugin/publishing/node.go",
+		Name: "a released claim's partition passes for external", File: "pkg/node/kubeletplugin/publishing/node.go",
 		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotExternal",
 	},
 	{
 		Name: "an idle plugin frees memory all the time", File: "pkg/node/kubeletplugin/plugin.go",
@@ -314,8 +314,8 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "settings withdraw a held partition", File: "pkg/node/resourceslices/entries.go",
-		Old:     "return e.held || (e.placements != sharing.NoPlacement || e.foreign) && (",
-		New:     "return (e.placements != sharing.NoPlacement || e.foreign) && (e.held || ",
+		Old:     "return e.held || (e.placements != sharing.NoPlacement || e.external) && (",
+		New:     "return (e.placements != sharing.NoPlacement || e.external) && (e.held || ",
 		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
 	},
 	{
@@ -336,19 +336,19 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
 	},
 	{
-		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/kubeletplugin/publishing/asked.go",
+		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/kubeletplugin/publishing/demand.go",
 		Old: "case asked, a.asked == nil, a.alone:", New: "case asked, a.alone:",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestAsked_ConfigMapComesAndChanges_ProfilesFollow",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
 	},
 	{
-		Name: "without a controller a node waits for ever", File: "pkg/node/kubeletplugin/publishing/asked.go",
+		Name: "without a controller a node waits for ever", File: "pkg/node/kubeletplugin/publishing/demand.go",
 		Old: "a.alone = time.Since(a.seen) >= aloneAfter", New: "a.alone = false",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestAsked_NoController_AllPublishedUntilItWritesAgain",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
 	},
 	{
-		Name: "an API server that does not answer counts as no controller", File: "pkg/node/kubeletplugin/publishing/asked.go",
+		Name: "an API server that does not answer counts as no controller", File: "pkg/node/kubeletplugin/publishing/demand.go",
 		Old: "if err != nil && !apierrors.IsNotFound(err) {\n\t\treturn\n\t}\n\tif err == nil && a.set(found)", New: "if err == nil && a.set(found)",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestAsked_NoController_AllPublishedUntilItWritesAgain",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
 	},
 	{
 		Name: "groups that end are given to new claims", File: "pkg/node/resourceslices/group.go",
@@ -357,7 +357,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a held placement is the one of a profile that no object asks for", File: "pkg/node/resourceslices/entries.go",
-		Old: "e.placements == sharing.AllPlacements || e.held || e.foreign ||", New: "e.placements == sharing.AllPlacements || e.foreign ||",
+		Old: "e.placements == sharing.AllPlacements || e.held || e.external ||", New: "e.placements == sharing.AllPlacements || e.external ||",
 		Package: built, Test: "TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode",
 	},
 	{

@@ -18,7 +18,7 @@ var webMutations = []Mutation{
 	},
 	{
 		Name: "another web site can read the page's data", File: "pkg/show/web/guard.go",
-		Old: "case foreign(r):", New: "case false:",
+		Old: "case crossSite(r):", New: "case false:",
 		Package: webPage, Test: "TestGuard_Requests_OnlyTheOwnPagePasses",
 	},
 	{

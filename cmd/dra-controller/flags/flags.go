@@ -45,7 +45,7 @@ type Config struct {
 	GPUPrices map[string]float64
 
 	NodeLabels     bool
-	AskedConfigMap string
+	DemandConfigMap string
 	AutoGroups     bool
 	Check          string
 	Verbosity      int
@@ -112,7 +112,7 @@ func New(c *Config) *pflag.FlagSet {
 			"between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
-	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
+	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace to write the MIG profiles and groups into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")
 	fs.BoolVar(&c.AutoGroups, "auto-groups", false,

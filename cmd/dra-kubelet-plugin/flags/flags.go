@@ -56,10 +56,10 @@ type Config struct {
 	resourceslices.Settings
 	migDevices, monitorDevices bool
 	DeviceMetadata             bool
-	AdoptForeignMIG            bool
+	AdoptExternalMIG            bool
 	MIGModeIdle                time.Duration
 
-	MPSDir, SharingConfig, AskedConfigMap string
+	MPSDir, SharingConfig, DemandConfigMap string
 
 	schedulerVersion string
 	// Scheduler is the version of the scheduler; the zero Version means that of the API server.
@@ -137,7 +137,7 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.AllowReset, "allow-gpu-reset", false,
 		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
 			"mode.")
-	fs.BoolVar(&c.AdoptForeignMIG, "adopt-foreign-mig", false,
+	fs.BoolVar(&c.AdoptExternalMIG, "adopt-external-mig", false,
 		"Destroy external MIG partitions and switch MIG off if a claim needs their place. If false, partitions "+
 			"and modes that no claim owns stay, and the partitions are published.")
 	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
@@ -149,7 +149,7 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.SharingConfig, "sharing-config", "",
 		"File with the node's sharing settings; a config file of NVIDIA's device plugin works too. The plugin "+
 			"reloads a changed file. If the file is invalid, the previous settings stay in force. Empty: none.")
-	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
+	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace in which the controller lists the MIG profiles and groups that "+
 			"the cluster asks for. Empty: the setting Auto publishes all of them.")
 	fs.StringVar(&c.schedulerVersion, "scheduler-version", "",

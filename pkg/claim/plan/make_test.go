@@ -182,10 +182,10 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 }
 
 func TestMake_OtherDriversParameters_AreIgnored(t *testing.T) {
-	foreign := config(resourceapi.AllocationConfigSourceClaim, "noise")
-	foreign.Opaque.Driver = "nic.example.com"
+	others := config(resourceapi.AllocationConfigSourceClaim, "noise")
+	others.Opaque.Driver = "nic.example.com"
 	for name, c := range map[string]resourceapi.DeviceAllocationConfiguration{
-		"another driver's":  foreign,
+		"another driver's":  others,
 		"another request's": config(resourceapi.AllocationConfigSourceClaim, "noise", "other"),
 	} {
 		if _, err := Make(claim([]resourceapi.DeviceAllocationConfiguration{c}, result("gpu-0000-1b-00-0")), node); err != nil {

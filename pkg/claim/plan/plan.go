@@ -163,8 +163,8 @@ type Partition struct {
 	Start       int    `json:"start"`
 	Size        int    `json:"size"`
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
-	// Foreign means that the partition is external: the driver uses it unchanged, and never destroys it.
-	Foreign bool `json:"foreign,omitempty"`
+	// External means that the partition is external: the driver uses it unchanged, and never destroys it.
+	External bool `json:"external,omitempty"`
 	// Lost means that the partition was destroyed and is being created again: one of its profile in its place is it.
 	Lost bool `json:"lost,omitempty"`
 	// UUID is "MIG-…", or empty before the partition exists. Without it the instance IDs are meaningless.

@@ -233,7 +233,7 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newViewOf(t, patient, settings, "hgx-h100")
-	v.Sampled = true
+	v.OnDemand = true
 	const comes = "request r: nodes publish fewer of these partitions now, and all that they have in a moment"
 	const mig = `device.driver == "gpu.nvidia.com" && ` + attr + `type == "mig" && `
 	last := "" // No partition of it is published.
@@ -274,7 +274,7 @@ func TestReview_GroupsThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := newViewOf(t, patient, settings, "hgx-h100")
-	v.Sampled = true
+	v.OnDemand = true
 	const comes = "request r: nodes publish no such groups now, and all of them in a moment"
 	for object, want := range map[string]string{
 		of("nvlink.gpu.nvidia.com", ""):                                                                               comes,
@@ -300,7 +300,7 @@ func TestReview_GroupsThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
 // later ones.
 func TestReview_TimeLimit_AllowsWithWarning(t *testing.T) {
 	v := newView(t, patient, "hgx-h100", "l40s-4")
-	v.Sampled = true
+	v.OnDemand = true
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
 	deny := Options{Binding: true, DenyUnsatisfiable: true}

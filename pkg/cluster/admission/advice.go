@@ -130,7 +130,7 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 		for _, e := range selector.Expressions(q.Selectors) {
 			v.checkAttributes(r, where, e, !q.Alternative())
 		}
-		if v.foreign(q) || q.driver == "" {
+		if v.others(q) || q.driver == "" {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(q.amounts())) {

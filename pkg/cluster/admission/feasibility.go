@@ -38,7 +38,7 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 		switch {
 		case q.Class == nil || q.driver == "":
 			return "", true
-		case v.foreign(q):
+		case v.others(q):
 			skip[parent] = true
 		case v.identified(q.Expressions()):
 			return "", true
@@ -79,7 +79,7 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	for _, q := range requests {
 		more := v.grows(q.driver, q.kind)
 		grows = grows || more
-		if !v.foreign(q) && !q.Alternative() && (more && v.elsewhere(q.Expressions()) || !more && v.tooFew(ctx, q)) {
+		if !v.others(q) && !q.Alternative() && (more && v.elsewhere(q.Expressions()) || !more && v.tooFew(ctx, q)) {
 			return v.obstacle(ctx, q.Name, requests)
 		}
 	}
@@ -101,7 +101,7 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 // grows reports whether nodes can publish more devices of a driver and kind once a claim asks for them, for example a
 // profile's partitions on other GPUs. Both can be open.
 func (v *ClusterView) grows(driver string, kind gpu.Kind) bool {
-	return v.Sampled && (driver == v.driver || driver == "") && (kind == gpu.KindMIG || kind == "")
+	return v.OnDemand && (driver == v.driver || driver == "") && (kind == gpu.KindMIG || kind == "")
 }
 
 // elsewhere reports whether selectors need a profile or model that no device of the cluster has. Nodes that publish less

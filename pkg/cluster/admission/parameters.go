@@ -74,7 +74,7 @@ func (v *ClusterView) parameters(configs []config, requests []request) (chosen m
 	chosen = map[string]*config{} // The last fitting one counts.
 	for i := range configs {
 		for _, r := range requests {
-			if configs[i].of(r) && configs[i].fits(r) && !v.foreign(r) && r.kind != "" {
+			if configs[i].of(r) && configs[i].fits(r) && !v.others(r) && r.kind != "" {
 				chosen[r.Name] = &configs[i]
 			}
 		}
@@ -96,7 +96,7 @@ func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList)
 		switch {
 		case !c.of(r):
 			continue
-		case v.foreign(r):
+		case v.others(r):
 			others = append(others, fmt.Sprintf("%q (DeviceClass %s, driver %s)", r.Name, r.DeviceClassName, r.driver))
 			continue
 		}
@@ -126,7 +126,7 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 	devices := map[*config][]v1beta1.Device{}
 	var owners []request
 	for _, r := range requests {
-		if v.foreign(r) {
+		if v.others(r) {
 			continue
 		}
 		// A group counts as its GPUs, whose number the claim need not contain.

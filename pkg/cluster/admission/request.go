@@ -34,8 +34,8 @@ func (r request) amounts() map[resourceapi.QualifiedName]resource.Quantity {
 	return r.Capacity.Requests
 }
 
-// foreign reports whether the request selects only devices of another driver.
-func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.driver != v.driver }
+// others reports whether the request selects only devices of another driver.
+func (v *ClusterView) others(r request) bool { return r.driver != "" && r.driver != v.driver }
 
 func (v *ClusterView) requests(devices resourceapi.DeviceClaim) (out []request) {
 	for _, r := range v.Requests(devices) {

@@ -26,8 +26,8 @@ type ClusterView struct {
 	pools  []pool.Pool
 	// empty are empty nodes that publish the pools.
 	empty []*ask.Node
-	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
-	Sampled bool
+	// OnDemand means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
+	OnDemand bool
 	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
 	Timeout time.Duration
 

@@ -28,18 +28,18 @@ type viewKeeper struct {
 	nodes  *nodes
 	asker  ask.Asker
 	recent recent
-	// sampled is that of admission.ClusterView.
-	sampled bool
+	// onDemand is that of admission.ClusterView.
+	onDemand bool
 
 	dirty   chan struct{}
 	current atomic.Pointer[admission.ClusterView]
 }
 
-func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, sampled bool) *viewKeeper {
+func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, onDemand bool) *viewKeeper {
 	k := &viewKeeper{
 		driver: driver, nodes: nodes,
 		asker:  ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
-		recent: recent, sampled: sampled, dirty: make(chan struct{}, 1),
+		recent: recent, onDemand: onDemand, dirty: make(chan struct{}, 1),
 	}
 	k.build()
 	return k
@@ -51,7 +51,7 @@ func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.recent.with(distinct(k.nodes.withGroups()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
 		next := admission.NewClusterView(k.driver, k.asker, pools)
-		next.Sampled = k.sampled
+		next.OnDemand = k.onDemand
 		k.current.Store(next)
 	}
 	return again

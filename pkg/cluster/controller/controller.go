@@ -42,8 +42,8 @@ type Options struct {
 	// Classes selects the classes to create.
 	Classes    deviceclasses.Options
 	LabelNodes bool
-	// AskedConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty: none.
-	AskedConfigMap, Namespace string
+	// DemandConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty: none.
+	DemandConfigMap, Namespace string
 	// AutoGroups means that nodes publish NVLink groups only while the cluster asks for them.
 	AutoGroups bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
@@ -66,8 +66,8 @@ type Controller struct {
 	classStatuses   *classStatuses
 	// resources holds each servedResource that an event showed.
 	resources sync.Map
-	// askedDirty wakes the leader's askedKeeper.
-	askedDirty chan struct{}
+	// demandDirty wakes the leader's demandKeeper.
+	demandDirty chan struct{}
 
 	// leading is nil unless this instance leads.
 	leading atomic.Pointer[leading]
@@ -88,14 +88,14 @@ type task struct{ node string }
 func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
 	c := &Controller{
 		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &pool.Shapes{},
-		askedDirty: make(chan struct{}, 1),
+		demandDirty: make(chan struct{}, 1),
 	}
 	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
 	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = &nodes{
 		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{},
 	}
-	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "")
+	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.DemandConfigMap != "")
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -137,7 +137,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 		repeat(ctx, c.view.dirty, settle, func() time.Duration {
 			again := c.view.build()
 			c.enqueue(task{})
-			trigger(c.askedDirty)
+			trigger(c.demandDirty)
 			return again
 		})
 	}
@@ -161,8 +161,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if !start(ctx, &wg, l.claims) || c.o.LabelNodes && !start(ctx, &wg, l.nodes) {
 		return nil
 	}
-	if c.o.AskedConfigMap != "" {
-		wg.Go(func() { c.newAskedKeeper(l.claims).run(ctx) })
+	if c.o.DemandConfigMap != "" {
+		wg.Go(func() { c.newDemandKeeper(l.claims).run(ctx) })
 	}
 	c.leading.Store(l)
 	defer c.leading.Store(nil)

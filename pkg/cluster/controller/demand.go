@@ -27,11 +27,11 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// askedPause is the least time between two passes of the askedKeeper. It limits the time of a first pod too.
-const askedPause = 200 * time.Millisecond
+// demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.
+const demandPause = 200 * time.Millisecond
 
-// askedKeeper writes the MIG profiles and groups that the cluster asks for into a ConfigMap, which the nodes follow.
-type askedKeeper struct {
+// demandKeeper writes the MIG profiles and groups that the cluster asks for into a ConfigMap, which the nodes follow.
+type demandKeeper struct {
 	driver, name            string
 	configMaps              typedcorev1.ConfigMapInterface
 	claims, templates, pods cache.SharedIndexInformer
@@ -45,19 +45,19 @@ type askedKeeper struct {
 	last    demand.State
 }
 
-func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
+func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKeeper {
 	templates, pods := c.versions.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
-	return &askedKeeper{
-		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
+	return &demandKeeper{
+		driver: c.driver, name: c.o.DemandConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
 		templates: read.Informer(c.versions, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
 		// The other pods have claims, or nodes that need no more devices for them.
 		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
-		classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.askedDirty,
+		classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
 	}
 }
 
 // run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
-func (k *askedKeeper) run(ctx context.Context) {
+func (k *demandKeeper) run(ctx context.Context) {
 	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
 		_ = on(i, func(any, bool) { trigger(k.dirty) }) // It fails only after the end.
 	}
@@ -66,24 +66,24 @@ func (k *askedKeeper) run(ctx context.Context) {
 	if !start(ctx, &wg, k.templates, k.pods) {
 		return
 	}
-	repeat(ctx, k.dirty, askedPause, func() time.Duration {
+	repeat(ctx, k.dirty, demandPause, func() time.Duration {
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
-			return retryAsked
+			return retryDemand
 		}
-		return askedReread
+		return demandReread
 	})
 }
 
 const (
-	// retryAsked is the pause after a failed write.
-	retryAsked = 2 * time.Second
-	// askedReread is the age at which the ConfigMap is read again, because other clients can change or delete it.
-	askedReread = 30 * time.Second
+	// retryDemand is the pause after a failed write.
+	retryDemand = 2 * time.Second
+	// demandReread is the age at which the ConfigMap is read again, because other clients can change or delete it.
+	demandReread = 30 * time.Second
 )
 
-func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
-	if k.written == nil || time.Since(k.readAt) >= askedReread {
+func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
+	if k.written == nil || time.Since(k.readAt) >= demandReread {
 		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -116,12 +116,12 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 		return fmt.Errorf("write ConfigMap %s: %w", k.name, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
-		"asked", slices.Sorted(maps.Keys(next.Asked)))
+		"asked", slices.Sorted(maps.Keys(next.Since)))
 	return nil
 }
 
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
-func (k *askedKeeper) asked() (asked []string, nodes int) {
+func (k *demandKeeper) asked() (asked []string, nodes int) {
 	c := objects.Cluster{
 		Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes),
 		Claims: read.All[*resourceapi.ResourceClaim](k.claims.GetStore()), Pods: read.All[*corev1.Pod](k.pods.GetStore()),
@@ -134,5 +134,5 @@ func (k *askedKeeper) asked() (asked []string, nodes int) {
 		}
 	}
 	slices.Sort(c.Known)
-	return c.Asked(k.selectors.Read), len(pools)
+	return c.Demand(k.selectors.Read), len(pools)
 }

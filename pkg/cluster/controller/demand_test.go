@@ -30,7 +30,7 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart fun
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, objects...)
 		start := func() func() {
-			_, stop := e.start(func(o *Options) { o.AskedConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
+			_, stop := e.start(func(o *Options) { o.DemandConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
 			pass(2 * time.Second)
 			return stop
 		}
@@ -54,7 +54,7 @@ func (e *env) asked() string {
 	if err != nil {
 		e.t.Error(err)
 	}
-	return strings.Join(slices.Sorted(maps.Keys(state.Asked)), " ")
+	return strings.Join(slices.Sorted(maps.Keys(state.Since)), " ")
 }
 
 func (e *env) wantAsked(when, want string) {

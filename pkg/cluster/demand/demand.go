@@ -46,9 +46,9 @@ const (
 
 // State is the content of the ConfigMap.
 type State struct {
-	// Asked has a time for each profile and for Groups.
-	Asked map[string]time.Time
-	// Written is zero in ConfigMaps of earlier versions, which do not know of groups. Groups is in Asked then.
+	// Since has a time for each profile and for Groups.
+	Since map[string]time.Time
+	// Written is zero in ConfigMaps of earlier versions, which do not know of groups. Groups is in Since then.
 	Written time.Time
 	// Nodes is the number of nodes with GPUs.
 	Nodes int
@@ -57,19 +57,19 @@ type State struct {
 // Next returns the state after the last one, with the devices that are asked for now. changed means that it must be
 // written.
 func Next(last State, asked []string, nodes int, now time.Time) (next State, changed bool) {
-	next = State{Asked: maps.Clone(last.Asked), Written: last.Written, Nodes: nodes}
-	if next.Asked == nil {
-		next.Asked = map[string]time.Time{}
+	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes}
+	if next.Since == nil {
+		next.Since = map[string]time.Time{}
 	}
 	for _, what := range asked {
 		// A time in the future is from a clock that was wrong.
-		if since, known := next.Asked[what]; known && now.Sub(since) < renew && !since.After(now) || len(next.Asked) >= maxProfiles && !known {
+		if since, known := next.Since[what]; known && now.Sub(since) < renew && !since.After(now) || len(next.Since) >= maxProfiles && !known {
 			continue
 		}
-		next.Asked[what] = now
+		next.Since[what] = now
 	}
-	maps.DeleteFunc(next.Asked, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
-	changed = !maps.EqualFunc(last.Asked, next.Asked, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now)
+	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
+	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now)
 	if changed {
 		next.Written = now
 	}
@@ -79,7 +79,7 @@ func Next(last State, asked []string, nodes int, now time.Time) (next State, cha
 // Encode returns the data of the ConfigMap.
 func Encode(s State) map[string]string {
 	data, times := map[string]string{}, map[string]string{}
-	for what, since := range s.Asked {
+	for what, since := range s.Since {
 		times[what] = stamp(since)
 	}
 	if since, ok := times[Groups]; ok {
@@ -109,7 +109,7 @@ func Decode(data map[string]string) (State, error) {
 	if len(times) > maxProfiles {
 		return State{}, fmt.Errorf("%s has %d profiles, but the limit is %d", Key, len(times), maxProfiles)
 	}
-	out := State{Asked: map[string]time.Time{}}
+	out := State{Since: map[string]time.Time{}}
 	for profile, since := range times {
 		if !gpu.ValidProfile(profile) {
 			return State{}, fmt.Errorf("%s: %.50q is not a MIG profile", Key, profile)
@@ -118,11 +118,11 @@ func Decode(data map[string]string) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
-		out.Asked[profile] = at
+		out.Since[profile] = at
 	}
 	written, ok := data[writtenKey]
 	if !ok {
-		out.Asked[Groups] = time.Time{}
+		out.Since[Groups] = time.Time{}
 		return out, nil
 	}
 	var err error
@@ -130,7 +130,7 @@ func Decode(data map[string]string) (State, error) {
 		return State{}, err
 	}
 	if since, ok := data[groupsKey]; ok {
-		if out.Asked[Groups], err = parseTime(groupsKey, since); err != nil {
+		if out.Since[Groups], err = parseTime(groupsKey, since); err != nil {
 			return State{}, err
 		}
 	}

@@ -29,8 +29,8 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 			writes++
 		}
 		last = next
-		_, small := last.Asked["1g.10gb"]
-		if _, always := last.Asked[Groups]; !always {
+		_, small := last.Since["1g.10gb"]
+		if _, always := last.Since[Groups]; !always {
 			t.Errorf("minute %d: groups were asked for within the hour, and are gone", minute)
 		}
 		// It was last asked for in minute 24.
@@ -49,8 +49,8 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 func TestNext_TimeInTheFuture_IsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	later := now.Add(time.Hour)
-	next, changed := Next(State{Asked: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, now)
-	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Asked, want) || next.Written != now {
+	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, now)
+	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Since, want) || next.Written != now {
 		t.Errorf("%v, %v", next, changed)
 	}
 	if _, changed := Next(next, nil, 2, now.Add(time.Second)); changed {
@@ -65,7 +65,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "JSON", "null": "JSON", "[]": "JSON", `{"1g.10gb": 1}`: "JSON", `{"1g.10gb": "soon"}`: "time", `{"gpu": "2026-01-31T12:00:00Z"}`: "profile",
-		strings.Repeat(" ", maxBytes+1): "bytes", Encode(State{Asked: many})[Key]: "profiles", `{"nvlink": "2026-01-31T12:00:00Z"}`: "profile",
+		strings.Repeat(" ", maxBytes+1): "bytes", Encode(State{Since: many})[Key]: "profiles", `{"nvlink": "2026-01-31T12:00:00Z"}`: "profile",
 	} {
 		if _, err := Decode(map[string]string{Key: text}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.50q: %v", text, err)
@@ -75,7 +75,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 		t.Error(err)
 	}
 	for key, bad := range map[string]string{groupsKey: "all", writtenKey: "today", nodesKey: "-1"} {
-		data := Encode(State{Asked: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
+		data := Encode(State{Since: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
 		data[key] = bad
 		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s: %v", key, err)
@@ -86,16 +86,16 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 // TestDecode_EarlierVersion_GroupsAreAskedFor has a ConfigMap of a controller that does not know of groups.
 func TestDecode_EarlierVersion_GroupsAreAskedFor(t *testing.T) {
 	got, err := Decode(map[string]string{Key: `{"1g.10gb": "2026-01-31T12:00:00Z"}`})
-	if _, groups := got.Asked[Groups]; err != nil || !groups || len(got.Asked) != 2 {
+	if _, groups := got.Since[Groups]; err != nil || !groups || len(got.Since) != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
-	if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Asked) != 1 {
-		t.Errorf("%v, want the profile", next.Asked)
+	if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
+		t.Errorf("%v, want the profile", next.Since)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	full := Encode(State{Asked: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0)}, Nodes: 9})
+	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0)}, Nodes: 9})
 	f.Add(full[Key], full[groupsKey], full[writtenKey], full[nodesKey])
 	f.Add(`{}`, "", "", "")
 	f.Fuzz(func(t *testing.T, profiles, groups, written, nodes string) {
@@ -107,10 +107,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Decode(Encode(is))
 		same := func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }
-		if err != nil || !maps.EqualFunc(is.Asked, again.Asked, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes {
+		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes {
 			t.Errorf("%q: %v became %v (%v)", data, is, again, err)
 		}
-		if slices.Contains(slices.Collect(maps.Keys(is.Asked)), "") {
+		if slices.Contains(slices.Collect(maps.Keys(is.Since)), "") {
 			t.Errorf("%q has a profile without a name", profiles)
 		}
 	})

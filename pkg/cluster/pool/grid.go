@@ -67,9 +67,9 @@ func (p Pool) grids() map[string]*grid {
 	return all
 }
 
-// Sampled reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a node
+// OnDemand reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a node
 // publishes one of a profile that no object asks for.
-func (p Pool) Sampled() bool {
+func (p Pool) OnDemand() bool {
 	published := map[Kind]int{}
 	for _, kind := range p.Devices() {
 		published[kind]++

@@ -35,7 +35,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 				profiles[kind.Profile] = true
 			}
 			delete(profiles, "")
-			if every.Sampled() {
+			if every.OnDemand() {
 				t.Error("a node that publishes all devices counts as one that does not")
 			}
 			random := rand.New(rand.NewPCG(1, uint64(len(board))))
@@ -56,7 +56,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 					t.Fatal(err)
 				}
 				some := poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", settings))
-				if !some.Sampled() && len(asked) == 0 && len(profiles) > 0 {
+				if !some.OnDemand() && len(asked) == 0 && len(profiles) > 0 {
 					t.Error("one placement of each profile counts as all of them")
 				}
 				held := randomClaims(random, every, asked)

@@ -144,7 +144,7 @@ func (c *check) partitions(p *Process, plans []plan.Plan) {
 	owned := map[string]string{}
 	for _, held := range plans {
 		for _, d := range held.Devices {
-			if d.Kind == gpu.KindMIG && !d.Partition.Foreign && slices.Contains(c.prepared, held.Claim.UID) {
+			if d.Kind == gpu.KindMIG && !d.Partition.External && slices.Contains(c.prepared, held.Claim.UID) {
 				owned[bareName(d.PCIAddress, d.Partition.Start)] = d.Partition.UUID
 			}
 		}

@@ -118,7 +118,7 @@ func (t *template) keep(d *resourceapi.Device) bool {
 		if taint.Key != resourceslices.UnhealthyTaint {
 			continue
 		}
-		if state := resourceslices.State(taint.Value); state == resourceslices.NotAsked || state == resourceslices.NVLink {
+		if state := resourceslices.State(taint.Value); state == resourceslices.NoDemand || state == resourceslices.NVLink {
 			return false
 		}
 		t.note("these devices are unavailable on the node, and available on a new one: %s", d.Name)

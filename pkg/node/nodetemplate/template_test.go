@@ -205,7 +205,7 @@ func TestFromNode_UnhealthyNode_PredictsHealthyOne(t *testing.T) {
 	// An ending partition and a group without links are not on a new node.
 	last := &published[len(published)-2].Spec
 	extra := last.Devices[0]
-	extra.Name, extra.Taints = "ending", unhealthy(resourceslices.NotAsked)
+	extra.Name, extra.Taints = "ending", unhealthy(resourceslices.NoDemand)
 	last.Devices = append(slices.Clone(last.Devices), extra)
 	old := *published[0].DeepCopy()
 	old.Name, old.Spec.Pool.Generation = "old", 0

@@ -55,8 +55,8 @@ type Options struct {
 	NoEffectTaints bool
 	// Switched has the PCI addresses of GPUs whose MIG mode this driver switched on. On others the mode is external.
 	Switched map[string]bool
-	// Foreign holds the external partitions, which no claim's record owns, by PCI address.
-	Foreign map[string][]gpu.Partition
+	// External holds the external partitions, which no claim's record owns, by PCI address.
+	External map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
 	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
@@ -70,8 +70,8 @@ type Held struct {
 	// Size and MemoryBytes describe a MIG device; 0 means unknown.
 	Size        int
 	MemoryBytes uint64
-	// Foreign means that the partition is external.
-	Foreign bool
+	// External means that the partition is external.
+	External bool
 	// Shared is the strategy of the claim's share; empty: the claim has the whole device.
 	Shared v1beta1.Strategy
 	// Share means that the allocation is a share, possibly of the whole device. The scheduler counts such allocations
@@ -94,8 +94,8 @@ const (
 	Absent State = "absent"
 	// MIGMode is wrong for the device, and this driver may not switch it.
 	MIGMode State = "mig-mode"
-	// Foreign devices overlap an external partition.
-	Foreign State = "foreign-partition"
+	// External devices overlap an external partition.
+	External State = "external-partition"
 	// NVLink no longer connects the GPUs of the group.
 	NVLink State = "nvlink"
 	// DevicePlugin GPUs are served by a device plugin of the node.
@@ -104,13 +104,13 @@ const (
 	Withheld State = "withheld"
 	// Unknown GPUs were readable, but NVML has not answered for a while.
 	Unknown State = "unknown"
-	// NotAsked partitions and groups are withdrawn soon, because no object asks for them.
-	NotAsked State = "not-asked"
+	// NoDemand partitions and groups are withdrawn soon, because no object asks for them.
+	NoDemand State = "no-demand"
 )
 
 // temporary means that the devices stay published, with taints where the server has them.
 func (s State) temporary() bool {
-	return s == Withheld || s == Unknown || s == NotAsked || s.fault()
+	return s == Withheld || s == Unknown || s == NoDemand || s.fault()
 }
 
 // fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are
@@ -168,7 +168,7 @@ func PoolOf(node string, devices []resourceapi.Device) string {
 // place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
 // gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, sampled: map[[2]string]bool{}}
+	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
 	b.labels = labels(b.islands)
 	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)
@@ -213,8 +213,8 @@ type builder struct {
 	islands  []topology.Island
 	// labels are the NVLink groups of GPUs, by PCI address.
 	labels map[string]string
-	// sampled are the models and profiles of which a placement is published although no object asks for them.
-	sampled map[[2]string]bool
+	// onDemand are the models and profiles of which a placement is published although no object asks for them.
+	onDemand map[[2]string]bool
 	// last is the previous result of geometry, because the GPUs of a node are usually equal.
 	last geometry
 }

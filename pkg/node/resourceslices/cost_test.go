@@ -138,7 +138,7 @@ func (s *scheduler) objects(claim *resourceapi.ResourceClaim) float64 {
 // states are the columns of the table: the part of the node that claims hold, in halves, and the claims elsewhere.
 var states = []struct {
 	name            string
-	halves, foreign int
+	halves, elsewhere int
 }{{"empty", 0, 0}, {"half", 1, 0}, {"full", 2, 0}, {"half, 4,000 claims elsewhere", 1, 4000}}
 
 // costs returns the row of a node: for whole GPUs and, if it has such partitions, for the smallest one.
@@ -146,14 +146,14 @@ func costs(fresh func() *scheduler, partitions bool, cost func(*scheduler, *reso
 	for _, at := range states {
 		s := fresh()
 		whole := func() *resourceapi.ResourceClaim { return s.claim("gpu.nvidia.com", 1) }
-		s.use(4*at.halves, whole).withClaimsElsewhere(at.foreign)
+		s.use(4*at.halves, whole).withClaimsElsewhere(at.elsewhere)
 		wholes = append(wholes, cost(s, whole()))
 		if !partitions {
 			continue
 		}
 		s = fresh()
 		small := func() *resourceapi.ResourceClaim { return s.claim("mig.nvidia.com", 1, profile("1g.10gb")) }
-		s.use(28*at.halves, small).withClaimsElsewhere(at.foreign)
+		s.use(28*at.halves, small).withClaimsElsewhere(at.elsewhere)
 		smallest = append(smallest, cost(s, small()))
 	}
 	return wholes, smallest

@@ -80,7 +80,7 @@ func (g geometry) total(of gpu.GPU, entries []deviceEntry) amounts {
 	for _, r := range g.binding {
 		n := r.Total
 		for _, e := range entries {
-			if e.foreign {
+			if e.external {
 				n -= r.Of(e.profile)
 			}
 		}
@@ -119,7 +119,7 @@ func (g geometry) taken(e deviceEntry, total amounts) amounts {
 		out[sliceCounter(s)] = 1
 	}
 	for _, r := range g.binding {
-		if n := r.Of(e.profile); n > 0 && !e.foreign {
+		if n := r.Of(e.profile); n > 0 && !e.external {
 			out[r.Name] = int64(n)
 		}
 	}

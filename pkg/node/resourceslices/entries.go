@@ -18,8 +18,8 @@ type deviceEntry struct {
 	profile gpu.Profile
 	place   gpu.Placement
 	uuid    string
-	// foreign partitions are external and exist.
-	foreign bool
+	// external partitions are external and exist.
+	external bool
 	held    bool
 	// placements says whether the node's settings publish the entry for new claims.
 	placements sharing.Placements
@@ -50,9 +50,9 @@ func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bo
 	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID, held: g.holds(gpu.KindGPU)}
 	whole.exclude(mode.whole, mode.why)
 	partitions := b.partitions(g, geometry, mode)
-	if foreign := b.o.Foreign[g.gpu.PCIAddress]; mode.foreign && len(foreign) > 0 {
-		whole.exclude(Foreign, "an external MIG partition is on it")
-		b.addForeign(g, geometry, partitions, foreign)
+	if external := b.o.External[g.gpu.PCIAddress]; mode.external && len(external) > 0 {
+		whole.exclude(External, "an external MIG partition is on it")
+		b.addExternal(g, geometry, partitions, external)
 	}
 	if b.o.NoPartitions {
 		partitions = slices.DeleteFunc(partitions, func(e deviceEntry) bool { return !e.held })
@@ -74,7 +74,7 @@ func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bo
 }
 
 func (b *builder) publishes(e deviceEntry) bool {
-	return e.held || (e.placements != sharing.NoPlacement || e.foreign) && (e.state == "" || e.state.temporary() && b.o.Taints)
+	return e.held || (e.placements != sharing.NoPlacement || e.external) && (e.state == "" || e.state.temporary() && b.o.Taints)
 }
 
 // sample leaves one placement of the node for each profile that no object asks for, so that classes, reviews, quotas and
@@ -82,14 +82,14 @@ func (b *builder) publishes(e deviceEntry) bool {
 func (b *builder) sample(model string, entries []deviceEntry) {
 	for n := range entries {
 		e := &entries[n]
-		if e.placements == sharing.AllPlacements || e.held || e.foreign || !b.publishes(*e) {
+		if e.placements == sharing.AllPlacements || e.held || e.external || !b.publishes(*e) {
 			continue
 		}
 		switch key := [2]string{model, e.profile.Name}; {
-		case !b.sampled[key]:
-			b.sampled[key] = true
+		case !b.onDemand[key]:
+			b.onDemand[key] = true
 		case e.placements == sharing.EndingPlacements:
-			e.exclude(NotAsked, "no object asks for its profile")
+			e.exclude(NoDemand, "no object asks for its profile")
 		default:
 			e.placements = sharing.NoPlacement
 		}
@@ -110,7 +110,7 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		e.exclude(m.partitions, m.why)
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
 			e.held = true
-			if held[n].Foreign {
+			if held[n].External {
 				e.exclude(Absent, "it was an external partition and no longer exists")
 			}
 			held = slices.Delete(held, n, n+1)
@@ -129,11 +129,11 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 	return out
 }
 
-// addForeign marks external partitions, moves them before the others of their profile, and excludes overlapping
+// addExternal marks external partitions, moves them before the others of their profile, and excludes overlapping
 // entries.
-func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceEntry, foreign []gpu.Partition) {
+func (b *builder) addExternal(g gpuState, geometry geometry, partitions []deviceEntry, external []gpu.Partition) {
 	taken := make([]int, len(geometry.binding))
-	for _, p := range foreign {
+	for _, p := range external {
 		n := slices.IndexFunc(partitions, func(e deviceEntry) bool {
 			return e.profile.Slices > 0 && e.device.Profile == p.Profile && e.device.Start == p.Placement.Start && e.place == p.Placement
 		})
@@ -150,7 +150,7 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 				p.Profile, p.Placement.Start, g.gpu.PCIAddress, len(p.Devices))
 			continue
 		}
-		e.foreign, e.uuid = true, p.Devices[0].UUID
+		e.external, e.uuid = true, p.Devices[0].UUID
 		if e.state == Absent || e.state == MIGMode {
 			e.state, e.why = "", ""
 		}
@@ -161,24 +161,24 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 		if _, ok := rank[e.device.Profile]; !ok {
 			rank[e.device.Profile] = 2 * n
 		}
-		if e.foreign {
+		if e.external {
 			continue
 		}
-		for _, p := range foreign {
+		for _, p := range external {
 			if e.place.Size < 1 || p.Placement.Size < 1 || p.Placement.Overlaps(e.place) {
-				e.exclude(Foreign, "an external MIG partition is in its place")
+				e.exclude(External, "an external MIG partition is in its place")
 			}
 		}
 		for k, r := range geometry.binding {
 			if n := r.Of(e.profile); n > 0 && n+taken[k] > r.Total {
-				e.exclude(Foreign, "an external MIG partition has the engines that it needs")
+				e.exclude(External, "an external MIG partition has the engines that it needs")
 			}
 		}
 	}
 	// An existing partition precedes one of the same profile that does not exist yet.
 	slices.SortStableFunc(partitions, func(x, y deviceEntry) int {
 		order := func(e deviceEntry) int {
-			if e.foreign {
+			if e.external {
 				return rank[e.device.Profile]
 			}
 			return rank[e.device.Profile] + 1
@@ -194,16 +194,16 @@ func excludeOverlaps(entries []deviceEntry, inHeldGroup bool) {
 	wholeHeld, inUse := inHeldGroup, inHeldGroup
 	for _, e := range entries {
 		wholeHeld = wholeHeld || e.held && e.device.Kind == gpu.KindGPU
-		inUse = inUse || e.device.Kind == gpu.KindMIG && (e.held || e.foreign)
+		inUse = inUse || e.device.Kind == gpu.KindMIG && (e.held || e.external)
 	}
 	for n := range entries {
 		e := &entries[n]
 		switch {
 		case e.held, e.device.Kind == gpu.KindGPU && !inUse:
-		case e.device.Kind == gpu.KindGPU, !e.foreign, wholeHeld, slices.ContainsFunc(entries, func(h deviceEntry) bool {
+		case e.device.Kind == gpu.KindGPU, !e.external, wholeHeld, slices.ContainsFunc(entries, func(h deviceEntry) bool {
 			return h.held && h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
 		}):
-			e.exclude(Foreign, why)
+			e.exclude(External, why)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (b *builder) groups(gpus []gpuState) []group {
 	for n := range out {
 		g := &out[n]
 		if !g.held && slices.ContainsFunc(g.members, func(m gpuState) bool { return b.groupsOf(m) == sharing.EndingPlacements }) {
-			g.state, g.why = NotAsked, "no object asks for a group"
+			g.state, g.why = NoDemand, "no object asks for a group"
 		}
 		for _, m := range g.members { // Without faults, only held groups have unhealthy members.
 			if g.state == "" && m.unhealthy.State != "" {

@@ -64,8 +64,8 @@ func newGeometry(m gpu.MIG) geometry {
 type mode struct {
 	whole, partitions State
 	why               string
-	// foreign means that external partitions are published.
-	foreign bool
+	// external means that external partitions are published.
+	external bool
 }
 
 // mode considers the GPU's health, then its MIG mode and who switched it on.
@@ -94,12 +94,12 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 		return off
 	case m.Enabled && !m.Pending:
 		note("GPU at %s is published with its existing partitions only: its MIG mode is on but changes to off at its next reset")
-		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset", foreign: true}
+		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset", external: true}
 	case m.Enabled && !b.o.Switched[g.gpu.PCIAddress]:
 		note("GPU at %s is published as MIG partitions only: an administrator switched its MIG mode on. Switch it off to publish the whole GPU")
-		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", foreign: true}
+		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", external: true}
 	case m.Enabled:
-		return mode{foreign: true}
+		return mode{external: true}
 	case m.Switchable || b.o.AllowReset:
 		return mode{}
 	}

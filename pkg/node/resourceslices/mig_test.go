@@ -36,8 +36,8 @@ func pending(m *gpu.MIG)    { m.Pending = !m.Pending }
 func faulty(m *gpu.MIG)     { m.Fault, m.Profiles = "NVML answers nonsense", nil }
 func garbage(m *gpu.MIG)    { m.Profiles[0].Placements[0].Size = -3 }
 
-// foreignPartition is a partition of the small GPU with so many compute instances.
-func foreignPartition(profile string, start, size, devices int) gpu.Partition {
+// externalPartition is a partition of the small GPU with so many compute instances.
+func externalPartition(profile string, start, size, devices int) gpu.Partition {
 	p := gpu.Partition{Profile: profile, Placement: gpu.Placement{Start: start, Size: size}}
 	for i := range devices {
 		p.Devices = append(p.Devices, gpu.PartitionDevice{UUID: fmt.Sprintf("MIG-%s-%d", profile, i), ComputeInstance: i})
@@ -94,8 +94,8 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 	theirs := full
 	reset := full
 	reset.AllowReset = true
-	foreign := func(o Options, p ...gpu.Partition) Options {
-		o.Foreign = map[string][]gpu.Partition{first: p}
+	external := func(o Options, p ...gpu.Partition) Options {
+		o.External = map[string][]gpu.Partition{first: p}
 		return o
 	}
 	bare := func(o Options) Options {
@@ -107,7 +107,7 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		return o
 	}
 	theirPart := func(h Held) Held {
-		h.Foreign = true
+		h.External = true
 		return h
 	}
 	gone := gpu.Snapshot{}
@@ -131,7 +131,7 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		"on, by an administrator":                       {smallGPU(switchable, enabled), theirs, parts, 5, "-"},
 		"on, by an administrator, under a claim":        {smallGPU(enabled), with(theirs, heldWhole(h100(0))), uncut + "(mig-mode) " + parts, 5, "- mig-mode"},
 		"to be on":                                      {smallGPU(switchable, pending), full, uncut, 0, "-"},
-		"to be off":                                     {smallGPU(enabled, pending), foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},
+		"to be off":                                     {smallGPU(enabled, pending), external(ours, externalPartition("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},
 		"to be off, under a claim":                      {smallGPU(enabled, pending), with(ours, heldPartition("1g.6gb", 2, 1)), "1g@2(mig-mode)", 5, "- mig-mode"},
 		"off, misread":                                  {smallGPU(switchable, faulty), full, uncut, 0, "-"},
 		"off, misreported":                              {smallGPU(switchable, garbage), full, uncut, 0, "-"},
@@ -144,27 +144,27 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		"held, GPU gone":                                {gone, with(full, heldPartition("1g.6gb", 2, 1)), "1g@2(absent)", 4, "absent"},
 		"held, GPU gone and known":                      {gone, with(full, known), "1g@2(absent)", 5, "absent"},
 		"held, GPU lost, without taints and counters":   {lost, with(Options{}, known, heldPartition("2g.12gb", 0, 2)), "1g@2 2g@0", 0, "lost lost lost"},
-		"foreign":                                       {smallGPU(enabled), foreign(theirs, foreignPartition("2g.12gb", 0, 2, 1)), "1g@3 1g@2 2g@0* 2g@2", 5, "-"},
-		"foreign, on a GPU this driver switched":        {smallGPU(enabled), foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
-		"foreign, held":                                 {smallGPU(enabled), with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), theirPart(heldPartition("1g.6gb", 1, 1))), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
-		"foreign, held and gone":                        {smallGPU(enabled), with(ours, theirPart(heldPartition("1g.6gb", 1, 1))), "whole 1g@3 1g@2 1g@1(absent) 1g@0 2g@2 2g@0 4g@0", 5, "absent"},
-		"foreign, over a held one":                      {smallGPU(enabled), with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), heldPartition("2g.12gb", 0, 2), heldWhole(h100(0))), "whole(foreign-partition) 1g@1* 1g@3 1g@2 1g@0 2g@2 2g@0(foreign-partition)", 5, "foreign-partition foreign-partition"},
-		"foreign, without a compute instance":           {smallGPU(enabled), foreign(ours, foreignPartition("2g.12gb", 0, 2, 0)), "1g@3 1g@2 2g@2", 5, "-"},
-		"foreign, with two compute instances":           {smallGPU(enabled), foreign(ours, foreignPartition("2g.12gb", 0, 2, 2)), "1g@3 1g@2 2g@2", 5, "-"},
-		"foreign, of an unknown profile":                {smallGPU(enabled), foreign(ours, foreignPartition("", 1, 2, 1)), "1g@3 1g@0", 5, "-"},
-		"foreign, at an unbelievable place":             {smallGPU(enabled), foreign(ours, foreignPartition("1g.6gb", -1, 0, 1)), "", 0, "-"},
+		"external":                                       {smallGPU(enabled), external(theirs, externalPartition("2g.12gb", 0, 2, 1)), "1g@3 1g@2 2g@0* 2g@2", 5, "-"},
+		"external, on a GPU this driver switched":        {smallGPU(enabled), external(ours, externalPartition("1g.6gb", 1, 1, 1)), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
+		"external, held":                                 {smallGPU(enabled), with(external(ours, externalPartition("1g.6gb", 1, 1, 1)), theirPart(heldPartition("1g.6gb", 1, 1))), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
+		"external, held and gone":                        {smallGPU(enabled), with(ours, theirPart(heldPartition("1g.6gb", 1, 1))), "whole 1g@3 1g@2 1g@1(absent) 1g@0 2g@2 2g@0 4g@0", 5, "absent"},
+		"external, over a held one":                      {smallGPU(enabled), with(external(ours, externalPartition("1g.6gb", 1, 1, 1)), heldPartition("2g.12gb", 0, 2), heldWhole(h100(0))), "whole(external-partition) 1g@1* 1g@3 1g@2 1g@0 2g@2 2g@0(external-partition)", 5, "external-partition external-partition"},
+		"external, without a compute instance":           {smallGPU(enabled), external(ours, externalPartition("2g.12gb", 0, 2, 0)), "1g@3 1g@2 2g@2", 5, "-"},
+		"external, with two compute instances":           {smallGPU(enabled), external(ours, externalPartition("2g.12gb", 0, 2, 2)), "1g@3 1g@2 2g@2", 5, "-"},
+		"external, of an unknown profile":                {smallGPU(enabled), external(ours, externalPartition("", 1, 2, 1)), "1g@3 1g@0", 5, "-"},
+		"external, at an unbelievable place":             {smallGPU(enabled), external(ours, externalPartition("1g.6gb", -1, 0, 1)), "", 0, "-"},
 		"partitions switched off":                       {smallGPU(switchable), noParts(full), uncut, 0, ""},
 		"partitions switched off, held":                 {smallGPU(switchable, enabled), noParts(with(ours, heldPartition("1g.6gb", 2, 1))), uncut + " 1g@2", 5, ""},
-		"partitions switched off, foreign":              {smallGPU(enabled), noParts(foreign(theirs, foreignPartition("2g.12gb", 0, 2, 1))), "", 0, "-"},
+		"partitions switched off, external":              {smallGPU(enabled), noParts(external(theirs, externalPartition("2g.12gb", 0, 2, 1))), "", 0, "-"},
 		"partitions switched off, no counters, held":    {smallGPU(switchable, enabled), bare(noParts(with(ours, heldPartition("1g.6gb", 2, 1)))), "1g@2", 0, ""},
 		"no counters":                                   {smallGPU(switchable), bare(full), uncut, 0, ""},
 		"no counters, held":                             {smallGPU(switchable, enabled), bare(with(ours, heldPartition("1g.6gb", 2, 1), heldPartition("2g.12gb", 0, 2))), "1g@2 2g@0", 0, ""},
 		"no counters, held whole":                       {smallGPU(switchable), bare(with(full, heldWhole(h100(0)))), uncut, 0, ""},
-		"no counters, foreign":                          {smallGPU(enabled), bare(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1), foreignPartition("2g.12gb", 2, 2, 1))), "1g@1* 2g@2*", 0, ""},
-		"no counters, foreign without compute instance": {smallGPU(enabled), bare(foreign(ours, foreignPartition("1g.6gb", 1, 1, 0))), "", 0, "-"},
-		"no counters, foreign over a held one":          {smallGPU(enabled), bare(with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1), foreignPartition("1g.6gb", 3, 1, 1)), heldPartition("2g.12gb", 0, 2))), "1g@3* 2g@0(foreign-partition)", 0, "foreign-partition"},
-		"no counters, foreign under a held whole":       {smallGPU(enabled), bare(with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), heldWhole(h100(0)))), "whole(foreign-partition)", 0, "foreign-partition"},
-		"no counters, the mode foreign":                 {smallGPU(enabled), bare(theirs), "", 0, "-"},
+		"no counters, external":                          {smallGPU(enabled), bare(external(ours, externalPartition("1g.6gb", 1, 1, 1), externalPartition("2g.12gb", 2, 2, 1))), "1g@1* 2g@2*", 0, ""},
+		"no counters, external without compute instance": {smallGPU(enabled), bare(external(ours, externalPartition("1g.6gb", 1, 1, 0))), "", 0, "-"},
+		"no counters, external over a held one":          {smallGPU(enabled), bare(with(external(ours, externalPartition("1g.6gb", 1, 1, 1), externalPartition("1g.6gb", 3, 1, 1)), heldPartition("2g.12gb", 0, 2))), "1g@3* 2g@0(external-partition)", 0, "external-partition"},
+		"no counters, external under a held whole":       {smallGPU(enabled), bare(with(external(ours, externalPartition("1g.6gb", 1, 1, 1)), heldWhole(h100(0)))), "whole(external-partition)", 0, "external-partition"},
+		"no counters, the mode external":                 {smallGPU(enabled), bare(theirs), "", 0, "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, warnings := Build(tc.snapshot, nil, tc.o)
@@ -292,12 +292,12 @@ func TestBuild_MIGBoards_StayWithinAPILimits(t *testing.T) {
 	}
 }
 
-func TestBuild_ForeignPartition_TakesItsEngines(t *testing.T) {
+func TestBuild_ExternalPartition_TakesItsEngines(t *testing.T) {
 	s := node(1)
 	s.GPUs[0].MIG = layouttest.H100()
 	enabled(&s.GPUs[0].MIG)
 	o := full
-	o.Foreign = map[string][]gpu.Partition{first: {foreignPartition("1g.10gb+me", 0, 1, 1)}}
+	o.External = map[string][]gpu.Partition{first: {externalPartition("1g.10gb+me", 0, 1, 1)}}
 	p, _ := Build(s, nil, o)
 	for _, n := range names(p) {
 		if strings.Contains(n, "-me-") && !strings.HasSuffix(n, "-me-0") || strings.Contains(n, "7g") {
@@ -328,10 +328,10 @@ func TestBuild_ManyPlacements_SplitsSlices(t *testing.T) {
 	}
 }
 
-func TestBuild_ForeignPartition_PublishesAttributes(t *testing.T) {
+func TestBuild_ExternalPartition_PublishesAttributes(t *testing.T) {
 	s := smallGPU(enabled)
 	o := full
-	o.Foreign = map[string][]gpu.Partition{first: {foreignPartition("1g.6gb", 1, 1, 1)}}
+	o.External = map[string][]gpu.Partition{first: {externalPartition("1g.6gb", 1, 1, 1)}}
 	p, _ := Build(s, nil, o)
 	d := p.Slices[1].Devices[0]
 	want := map[string]string{

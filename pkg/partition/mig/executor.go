@@ -22,9 +22,9 @@ import (
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
-	// AdoptForeign allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
+	// AdoptExternal allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
 	// claim. Without it they belong to their creator.
-	AdoptForeign bool
+	AdoptExternal bool
 	// Switches is held during a switch of a mode, because the GPU disappears for a moment.
 	Switches Switches
 	// ProcRoot is the machine's /proc, for the names of processes.
@@ -78,10 +78,10 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		switch {
 		case len(obstacles) > 0 && len(w.Unknown) > 0:
 			return unknownOwner(obstacles, w.Unknown)
-		case len(obstacles) == 0, x.o.AdoptForeign:
+		case len(obstacles) == 0, x.o.AdoptExternal:
 			return nil // create destroys them after the intent is recorded.
 		case len(obstacles) == 1 && exact != nil && exact.complete():
-			d.Partition.Foreign = true
+			d.Partition.External = true
 			exact.note(&d.Partition)
 			return nil
 		}
@@ -92,7 +92,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := w.Target()
 	return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error {
-		if d.Partition.Foreign {
+		if d.Partition.External {
 			return g.find(&d.Partition)
 		}
 		if err := x.switchOn(ctx, g, d); err != nil {
@@ -116,7 +116,7 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	switch {
-	case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):
+	case d.Partition.External, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):
 		return nil
 	case w.MayBeShared():
 		return plan.ErrKept // Without its record the partition would be external.

@@ -188,6 +188,6 @@ func obstructed(obstacles []*instance) error {
 	return &executor.Busy{
 		Obstacle: names(obstacles) + ", created outside of this driver, in its place",
 		Remedy: "the kubelet retries; destroy these instances (nvidia-smi mig -dci, then -dgi), " +
-			"or let the driver do so with --adopt-foreign-mig",
+			"or let the driver do so with --adopt-external-mig",
 	}
 }

@@ -145,7 +145,7 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 	if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
 		scanned, _ := x.o.Scans.Snapshot().ByAddress(d.PCIAddress)
 		switch {
-		case x.o.AdoptForeign && scanned.MIG.Capable:
+		case x.o.AdoptExternal && scanned.MIG.Capable:
 			return toFound(0)
 		case scanned.MIG.Enabled: // The scan may be older than the end of this driver's last partition.
 			return x.onGPU(ctx, "prepare", *d, (*openGPU).refuseMode)
@@ -177,7 +177,7 @@ func (g *openGPU) refuseMode() error {
 	}
 	return &executor.Busy{
 		Obstacle: "its MIG mode is on, which this driver did not set",
-		Remedy:   "the kubelet retries; switch the mode off (nvidia-smi -mig 0), or let the driver do so with --adopt-foreign-mig",
+		Remedy:   "the kubelet retries; switch the mode off (nvidia-smi -mig 0), or let the driver do so with --adopt-external-mig",
 	}
 }
 
@@ -192,7 +192,7 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 		if err != nil {
 			return err
 		}
-		if len(there) > 0 && !x.o.AdoptForeign {
+		if len(there) > 0 && !x.o.AdoptExternal {
 			return obstructed(there)
 		}
 		for _, i := range there {

@@ -19,7 +19,7 @@ import (
 // create creates a partition in the place that Admit found free. If another partition was created there meanwhile, NVML
 // returns an error and createdDespite names the other one.
 func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) error {
-	if x.o.AdoptForeign {
+	if x.o.AdoptExternal {
 		_, obstacles, err := g.at(*p)
 		if err != nil {
 			return unchanged(err)

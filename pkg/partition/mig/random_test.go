@@ -60,7 +60,7 @@ func (w *randomized) restart() {
 	_ = p.RecoverAll() // A lost GPU or a missing partition is left to Prepare and Unprepare.
 }
 
-// taken says what the scheduler has given out on a GPU, and what is published as foreign there.
+// taken says what the scheduler has given out on a GPU, and what is published as external there.
 func (w *randomized) taken(n int) (out []gpu.Placement) {
 	g := w.Sim.State().GPUs[n]
 	for _, c := range w.Claims {
@@ -287,7 +287,7 @@ func (w *randomized) invariants() {
 			}
 		}
 	}
-	foreign, there := maps.Clone(w.Sim.External), map[string]string{}
+	external, there := maps.Clone(w.Sim.External), map[string]string{}
 	state := w.Sim.State()
 	for _, g := range state.GPUs {
 		for _, i := range g.Instances {
@@ -295,8 +295,8 @@ func (w *randomized) invariants() {
 			at := fmt.Sprintf("%s %d %s", g.Address, i.Start, p.Name)
 			for _, c := range i.Computes {
 				there[at] = c.UUID
-				if foreign[c.UUID] {
-					delete(foreign, c.UUID)
+				if external[c.UUID] {
+					delete(external, c.UUID)
 					at = ""
 				}
 			}
@@ -305,8 +305,8 @@ func (w *randomized) invariants() {
 			}
 		}
 	}
-	for uuid := range foreign {
-		w.T.Errorf("the foreign partition %s was taken away", uuid)
+	for uuid := range external {
+		w.T.Errorf("the external partition %s was taken away", uuid)
 	}
 	for uid := range w.Prepared {
 		p, ok := records[uid]

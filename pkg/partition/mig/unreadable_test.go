@@ -226,7 +226,7 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 						t.Run(strings.Join([]string{kind, file, fault.name, name, ending}, ", "), func(t *testing.T) {
 							e := devicestatetest.NewSimulated(t, "hgx-h100")
 							reads := &badReads{}
-							e.ReadFile, e.Sim.MIG.AdoptForeign = reads.read, n.adopts
+							e.ReadFile, e.Sim.MIG.AdoptExternal = reads.read, n.adopts
 							p := e.Start()
 							for i, uid := range []string{"a", "b", "c"} {
 								if n.parameters == "" {
@@ -322,7 +322,7 @@ func TestUnprepare_CoTenantUnknownOnOneGPU_KeepsOnlyItsPartition(t *testing.T) {
 func TestPrepare_RebootAndCoTenantUnknown_DoesNotTakeItsPartition(t *testing.T) {
 	for _, adopts := range []bool{false, true} {
 		e := devicestatetest.NewSimulated(t, "hgx-h100")
-		e.Sim.MIG.AdoptForeign = adopts
+		e.Sim.MIG.AdoptExternal = adopts
 		p := e.Start()
 		sharesOf(slicedMIG, []string{"0 1g.10gb 4"}, []string{"a", "b"}, "a", "b")(e, p)
 		p.Crash()

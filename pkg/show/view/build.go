@@ -261,7 +261,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], maxSlices)))
 			}
 			// A partition that is only withdrawn has a healthy GPU.
-			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NotAsked) {
+			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NoDemand) {
 				g.Health = cmp.Or(t.Value, "unhealthy")
 			}
 		}

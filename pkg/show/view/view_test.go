@@ -313,7 +313,7 @@ func TestNodes_RuleWithoutSelector_TaintsNoGPU(t *testing.T) {
 
 func TestCondition_WithdrawnPartition_GPUIsHealthy(t *testing.T) {
 	all := published(t, "hgx-h100", "n1", 1)
-	taint(all, "gpu-0000-1b-00-0-mig-1g-10gb-0", string(resourceslices.NotAsked))
+	taint(all, "gpu-0000-1b-00-0-mig-1g-10gb-0", string(resourceslices.NoDemand))
 	if got := view.Nodes(objects(all))[0].GPUs[0].Condition(); got != "ok" {
 		t.Errorf("the GPU is %s, want ok: no object asks for one of its partitions", got)
 	}

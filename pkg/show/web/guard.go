@@ -34,7 +34,7 @@ func Guard(token string, next http.Handler) http.Handler {
 		switch {
 		case !loopback(r.Host):
 			http.Error(w, "The page is only for this machine: open it by the address 127.0.0.1 or localhost.", http.StatusForbidden)
-		case foreign(r):
+		case crossSite(r):
 			http.Error(w, "Another web site sent this request.", http.StatusForbidden)
 		case subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1 || !ok:
 			http.Error(w, "Open the URL that kubectl gpu web printed: it has a secret part.", http.StatusForbidden)
@@ -59,8 +59,8 @@ func loopback(host string) bool {
 	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// foreign reports whether a browser sent the request for another site's page. A link to the page itself is allowed.
-func foreign(r *http.Request) bool {
+// crossSite reports whether a browser sent the request for another site's page. A link to the page itself is allowed.
+func crossSite(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
 		return true
 	}

@@ -238,7 +238,7 @@ func (s *shape) tainted() bool {
 func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
 	seen := sets.New[uint64]()
 	var pools []pool.Pool
-	sampled := false
+	onDemand := false
 	for _, s := range shapes {
 		const enough = 20
 		if seen.Has(s.Bare) || len(pools) == enough {
@@ -248,15 +248,15 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 		p := pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
 			return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
 		}))
-		if p.Sampled() {
-			sampled, p = true, p.WithGroups()
+		if p.OnDemand() {
+			onDemand, p = true, p.WithGroups()
 		}
 		if p.Whole {
 			pools = append(pools, p)
 		}
 	}
 	view := admission.NewClusterView(a.Driver, a.Asker, pools)
-	view.Timeout, view.Sampled = a.Limit, sampled
+	view.Timeout, view.OnDemand = a.Limit, onDemand
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {

@@ -140,8 +140,8 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: GPU_PRICES
   value: {{ $prices | join "," | quote }}
 {{- end }}
-{{- with include "gpu-dra-driver.askedConfigMap" . }}
-- name: ASKED_CONFIGMAP
+{{- with include "gpu-dra-driver.demandConfigMap" . }}
+- name: DEMAND_CONFIGMAP
   value: {{ . }}
 {{- if contains "\"groups\":\"Auto\"" (get (include "gpu-dra-driver.sharingConfig" $ | fromYaml) "publish" | toJson) }}
 - name: AUTO_GROUPS

@@ -94,8 +94,8 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 {{- end }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
-- name: ADOPT_FOREIGN_MIG
-  value: {{ $plugin.mig.adoptForeign | quote }}
+- name: ADOPT_EXTERNAL_MIG
+  value: {{ $plugin.mig.adoptExternal | quote }}
 - name: MIG_MODE_IDLE
   value: {{ $plugin.mig.modeIdle | quote }}
 {{- if include "gpu-dra-driver.mps" . }}
@@ -106,8 +106,8 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 - name: SHARING_CONFIG
   value: /etc/gpu-dra-driver/sharing/config.yaml
 {{- end }}
-{{- with include "gpu-dra-driver.askedConfigMap" . }}
-- name: ASKED_CONFIGMAP
+{{- with include "gpu-dra-driver.demandConfigMap" . }}
+- name: DEMAND_CONFIGMAP
   value: {{ . }}
 {{- end }}
 # Keeps the NVIDIA runtime, if it is the node's default, from adding

@@ -30,7 +30,7 @@ true
 {{- end }}
 
 {{/* The ConfigMap for the MIG profiles that the cluster asks for, or nothing if no setting is Auto or nobody writes it. */}}
-{{- define "gpu-dra-driver.askedConfigMap" -}}
+{{- define "gpu-dra-driver.demandConfigMap" -}}
 {{- $settings := include "gpu-dra-driver.sharingConfig" . | fromYaml }}
 {{- if and (include "gpu-dra-driver.controller" .) (contains "\"Auto\"" (get $settings "publish" | toJson)) }}
 {{- include "gpu-dra-driver.fullname" . }}-asked

@@ -31,9 +31,9 @@ type Cluster struct {
 	Pods []*corev1.Pod
 }
 
-// Asked returns the known profiles that an object asks for, sorted, and demand.Groups. read analyses a selector; an
+// Demand returns the known profiles that an object asks for, sorted, and demand.Groups. read analyses a selector; an
 // unreadable one has an empty Reading.
-func (c Cluster) Asked(read func(expression string) selector.Reading) []string {
+func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
 	for _, class := range c.Classes {
 		classes[class.Name] = class

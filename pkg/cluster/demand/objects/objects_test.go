@@ -61,7 +61,7 @@ func reading(e string) selector.Reading {
 	return r
 }
 
-func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
+func TestDemand_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 	all := cluster().Known
 	groups := []string{demand.Groups}
 	everything := append(slices.Clone(all), demand.Groups)
@@ -107,20 +107,20 @@ func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := cluster()
 			in.Claims = []*resourceapi.ResourceClaim{{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}}
-			if got := in.Asked(reading); !slices.Equal(got, c.want) {
+			if got := in.Demand(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a claim asks for %q, want %q", got, c.want)
 			}
 			in.Claims, in.Templates = nil, []*resourceapi.ResourceClaimTemplate{{
 				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}},
 			}}
-			if got := in.Asked(reading); !slices.Equal(got, c.want) {
+			if got := in.Demand(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a template asks for %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-func TestAsked_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
+func TestDemand_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 	held := func(driver, device string) *resourceapi.ResourceClaim {
 		return &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{Driver: driver, Device: device}}},
@@ -130,12 +130,12 @@ func TestAsked_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 	c.Claims = []*resourceapi.ResourceClaim{
 		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
 	}
-	if got := c.Asked(reading); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
+	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
 		t.Errorf("%q", got)
 	}
 }
 
-func TestAsked_ExtendedResource_AsksByItsClass(t *testing.T) {
+func TestDemand_ExtendedResource_AsksByItsClass(t *testing.T) {
 	for name, want := range map[corev1.ResourceName][]string{
 		"nvidia.com/mig-1g.10gb": {"1g.10gb"}, "nvidia.com/gpu": nil, "cpu": nil,
 		"deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com": {"1g.10gb"},
@@ -149,7 +149,7 @@ func TestAsked_ExtendedResource_AsksByItsClass(t *testing.T) {
 		} {
 			c := cluster()
 			c.Pods = []*corev1.Pod{{Spec: pod}}
-			if got := c.Asked(reading); !slices.Equal(got, want) {
+			if got := c.Demand(reading); !slices.Equal(got, want) {
 				t.Errorf("%s asks for %q, want %q", name, got, want)
 			}
 		}

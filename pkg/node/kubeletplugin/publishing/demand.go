@@ -44,10 +44,10 @@ const (
 	perNode = 2 * time.Millisecond
 )
 
-// Asked follows the ConfigMap with the MIG profiles that the cluster asks for, and whether it asks for groups. A ConfigMap
+// Demand follows the ConfigMap with the MIG profiles that the cluster asks for, and whether it asks for groups. A ConfigMap
 // that is unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
 // claim waits for one.
-type Asked struct {
+type Demand struct {
 	client                kubernetes.Interface
 	namespace, name, node string
 	reports               notify.Reporter
@@ -66,12 +66,12 @@ type Asked struct {
 	lastError string
 }
 
-// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
+// NewDemand reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
 // later change.
-func NewAsked(
+func NewDemand(
 	ctx context.Context, client kubernetes.Interface, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
-) *Asked {
-	a := &Asked{
+) *Demand {
+	a := &Demand{
 		client: client, namespace: namespace, name: name, node: node, reports: reports, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
 	}
 	switch found, err := a.get(ctx); {
@@ -87,21 +87,21 @@ func NewAsked(
 	return a
 }
 
-func (a *Asked) get(ctx context.Context) (*corev1.ConfigMap, error) {
+func (a *Demand) get(ctx context.Context) (*corev1.ConfigMap, error) {
 	ctx, cancel := context.WithTimeout(ctx, firstRead)
 	defer cancel()
 	return a.client.CoreV1().ConfigMaps(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
 }
 
 // Placements answers for profiles with the setting Auto.
-func (a *Asked) Placements(profile string) sharing.Placements {
+func (a *Demand) Placements(profile string) sharing.Placements {
 	return a.placements(profile, sharing.OnePlacement)
 }
 
 // Groups answers for groups with the setting Auto.
-func (a *Asked) Groups() sharing.Placements { return a.placements(demand.Groups, sharing.NoPlacement) }
+func (a *Demand) Groups() sharing.Placements { return a.placements(demand.Groups, sharing.NoPlacement) }
 
-func (a *Asked) placements(what string, least sharing.Placements) sharing.Placements {
+func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, asked := a.asked[what]
@@ -115,7 +115,7 @@ func (a *Asked) placements(what string, least sharing.Placements) sharing.Placem
 }
 
 // Run follows the ConfigMap until the context ends.
-func (a *Asked) Run(ctx context.Context) {
+func (a *Demand) Run(ctx context.Context) {
 	informer := coreinformers.NewFilteredConfigMapInformer(a.client, a.namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.name).String()
 	})
@@ -132,7 +132,7 @@ func (a *Asked) Run(ctx context.Context) {
 }
 
 // delay spreads the writes of the cluster's nodes. It is always the same for a node in a cluster of one size.
-func (a *Asked) delay(found *corev1.ConfigMap) time.Duration {
+func (a *Demand) delay(found *corev1.ConfigMap) time.Duration {
 	state, _ := demand.Decode(found.Data) // set read it.
 	hash := sha256.Sum256([]byte(a.node)) // Names of nodes often differ in a digit only.
 	return time.Duration(float64(min(spread, time.Duration(state.Nodes)*perNode)) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
@@ -140,7 +140,7 @@ func (a *Asked) delay(found *corev1.ConfigMap) time.Duration {
 
 // checkAlone publishes all devices once the controller did not write the ConfigMap for a while. It looks at the ConfigMap
 // first: if the API server does not answer, that says nothing about the controller.
-func (a *Asked) checkAlone(ctx context.Context) {
+func (a *Demand) checkAlone(ctx context.Context) {
 	a.mu.Lock()
 	due := a.asked != nil && !a.alone && time.Since(a.seen) >= aloneAfter
 	a.mu.Unlock()
@@ -169,7 +169,7 @@ func (a *Asked) checkAlone(ctx context.Context) {
 }
 
 // set reports whether the devices changed. Those that leave end later.
-func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
+func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 	state, err := demand.Decode(found.Data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -190,7 +190,7 @@ func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
 		returned, a.alone = a.alone, false
 	}
 	same := func(time.Time, time.Time) bool { return true }
-	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Asked, same) {
+	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Since, same) {
 		return false
 	}
 	end := time.Now().Add(endingFor)
@@ -198,11 +198,11 @@ func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
 		a.allEnd = end
 	}
 	for what := range a.asked {
-		if _, stays := state.Asked[what]; !stays {
+		if _, stays := state.Since[what]; !stays {
 			a.ends[what] = end
 		}
 	}
-	a.asked = state.Asked
+	a.asked = state.Since
 	time.AfterFunc(endingFor+a.delay(found), a.changed.Fire)
 	return true
 }

@@ -26,7 +26,7 @@ import (
 
 // askedNode is a node that follows a ConfigMap, in a bubble.
 type askedNode struct {
-	*Asked
+	*Demand
 	t       *testing.T
 	client  *fake.Clientset
 	reports []error
@@ -38,7 +38,7 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &askedNode{t: t, client: fake.NewClientset(objects...)}
 		changed := notify.NewTrigger()
-		n.Asked = NewAsked(t.Context(), n.client, "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
+		n.Demand = NewDemand(t.Context(), n.client, "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for ctx.Err() == nil {
@@ -62,9 +62,9 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
 }
 
 func configMap(asked ...string) *corev1.ConfigMap {
-	state := demand.State{Asked: map[string]time.Time{}, Written: time.Now()}
+	state := demand.State{Since: map[string]time.Time{}, Written: time.Now()}
 	for _, what := range asked {
-		state.Asked[what] = time.Now()
+		state.Since[what] = time.Now()
 	}
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "published"}, Data: demand.Encode(state)}
 }
@@ -94,7 +94,7 @@ func (n *askedNode) want(when string, small, large sharing.Placements, changes i
 
 const all, ending, one = sharing.AllPlacements, sharing.EndingPlacements, sharing.OnePlacement
 
-func TestAsked_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
+func TestDemand_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
 	atAsked(t, nil, func(n *askedNode) {
 		n.want("without a ConfigMap", all, all, 0)
 		n.write(configMap("1g.10gb"))
@@ -115,7 +115,7 @@ func TestAsked_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
 	})
 }
 
-func TestAsked_ConfigMapDeletedOrUnreadable_NothingChanges(t *testing.T) {
+func TestDemand_ConfigMapDeletedOrUnreadable_NothingChanges(t *testing.T) {
 	atAsked(t, []runtime.Object{configMap("1g.10gb")}, func(n *askedNode) {
 		n.want("at the start", all, one, 0)
 		n.pass(time.Minute)
@@ -136,8 +136,8 @@ func TestAsked_ConfigMapDeletedOrUnreadable_NothingChanges(t *testing.T) {
 	})
 }
 
-// TestAsked_NoController_AllPublishedUntilItWritesAgain has a ConfigMap that stays, and one that is deleted.
-func TestAsked_NoController_AllPublishedUntilItWritesAgain(t *testing.T) {
+// TestDemand_NoController_AllPublishedUntilItWritesAgain has a ConfigMap that stays, and one that is deleted.
+func TestDemand_NoController_AllPublishedUntilItWritesAgain(t *testing.T) {
 	for name, remove := range map[string]bool{"stays": false, "deleted": true} {
 		t.Run(name, func(t *testing.T) {
 			atAsked(t, []runtime.Object{configMap("1g.10gb")}, func(n *askedNode) {
@@ -180,7 +180,7 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 		old := configMap("1g.10gb")
 		time.Sleep(aloneAfter)
 		client := fake.NewClientset(old)
-		a := NewAsked(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := NewDemand(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("3g.40gb"); got != one {
 			t.Errorf("before the check: %v", got)
 		}
@@ -191,7 +191,7 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 	})
 }
 
-func TestAsked_Groups_PublishedWhileAskedFor(t *testing.T) {
+func TestDemand_Groups_PublishedWhileAskedFor(t *testing.T) {
 	atAsked(t, []runtime.Object{configMap()}, func(n *askedNode) {
 		for _, step := range []struct {
 			asked []string
@@ -217,7 +217,7 @@ func TestDelay_ManyNodes_SpreadOverASecond(t *testing.T) {
 		found.Data = demand.Encode(demand.State{Nodes: nodes})
 		tenths := [10]int{}
 		for i := range nodes {
-			a := &Asked{node: fmt.Sprintf("gpu-node-%d", i)}
+			a := &Demand{node: fmt.Sprintf("gpu-node-%d", i)}
 			delay := a.delay(found)
 			if delay != a.delay(found) || delay < 0 || delay >= limit {
 				t.Fatalf("%s of %d nodes: %v", a.node, nodes, delay)
@@ -230,7 +230,7 @@ func TestDelay_ManyNodes_SpreadOverASecond(t *testing.T) {
 	}
 }
 
-func TestAsked_FirstConfigMapUnreadable_AllPublished(t *testing.T) {
+func TestDemand_FirstConfigMapUnreadable_AllPublished(t *testing.T) {
 	bad := configMap()
 	bad.Data = nil
 	atAsked(t, []runtime.Object{bad}, func(n *askedNode) {
@@ -246,7 +246,7 @@ func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
 		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
-		a := NewAsked(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := NewDemand(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("1g.10gb"); got != all {
 			t.Errorf("%v", got)
 		}

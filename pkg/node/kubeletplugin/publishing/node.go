@@ -26,12 +26,12 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// NodeOptions configures a Node; all fields but AdoptForeign, Sharing and the settings are required.
+// NodeOptions configures a Node; all fields but AdoptExternal, Sharing and the settings are required.
 type NodeOptions struct {
 	resourceslices.Settings
 	Sharing sharing.Source
-	// AdoptForeign treats partitions and modes without a record as leftovers.
-	AdoptForeign bool
+	// AdoptExternal treats partitions and modes without a record as leftovers.
+	AdoptExternal bool
 	Modes        Modes
 	// DevicePlugins serve GPUs. Until they are known, nothing is published.
 	DevicePlugins plan.DevicePlugins
@@ -183,7 +183,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), Foreign: n.foreign(s), Settings: n.o.Settings, Sharing: n.o.Sharing,
+		Switched: n.modes(s), External: n.external(s), Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
@@ -220,7 +220,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 			}
 			n.dependsOnHeld = n.dependsOnHeld || !d.Admin && n.unlikeSettings(d)
 			held = append(held, resourceslices.Held{
-				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
+				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, External: d.Partition.External, GPU: g,
 			})
 		}
 	}

@@ -23,7 +23,7 @@ func (n *Node) own(plans []plan.Plan, switched map[string]bool) {
 	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
 	for _, p := range plans {
 		for _, d := range p.Devices {
-			if d.Kind == gpu.KindMIG && !d.Admin && !d.Partition.Foreign {
+			if d.Kind == gpu.KindMIG && !d.Admin && !d.Partition.External {
 				n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}] = true
 			}
 		}
@@ -38,10 +38,10 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// foreign returns the external partitions. The caller holds n.mu.
-func (n *Node) foreign(s gpu.Snapshot) map[string][]gpu.Partition {
+// external returns the external partitions. The caller holds n.mu.
+func (n *Node) external(s gpu.Snapshot) map[string][]gpu.Partition {
 	out := map[string][]gpu.Partition{}
-	if n.o.AdoptForeign {
+	if n.o.AdoptExternal {
 		return out
 	}
 	for _, g := range s.GPUs {
@@ -58,7 +58,7 @@ func (n *Node) foreign(s gpu.Snapshot) map[string][]gpu.Partition {
 func (n *Node) modes(s gpu.Snapshot) map[string]bool {
 	out := maps.Clone(n.switched)
 	for _, g := range s.GPUs {
-		if n.o.AdoptForeign && g.MIG.Enabled {
+		if n.o.AdoptExternal && g.MIG.Enabled {
 			out[g.PCIAddress] = true
 		}
 	}

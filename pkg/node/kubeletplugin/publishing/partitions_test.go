@@ -67,29 +67,29 @@ func (n *Node) published(t *testing.T, s gpu.Snapshot) map[string]resourceapi.De
 	return out
 }
 
-func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
+func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotExternal(t *testing.T) {
 	n := newNode(t, NodeOptions{})
-	foreign := func(d map[string]resourceapi.Device) bool { return d[part].Attributes["uuid"].StringValue != nil }
+	external := func(d map[string]resourceapi.Device) bool { return d[part].Attributes["uuid"].StringValue != nil }
 
 	n.o.Records, n.o.Modes = held{plans: []plan.Plan{onPartition("MIG-4")}}, switched{gpus: map[string]bool{at: true}}
 	d := n.published(t, cuttable(true, 4))
-	if foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
+	if external(d) || len(d[asWhole].ConsumesCounters) != 1 {
 		t.Errorf("a partition that a claim holds: %+v", d)
 	}
 	// The claim is released after the scan that shows its partition, before the slices are built from it.
 	n.o.Records, n.o.Modes = held{}, switched{}
 	d = n.published(t, cuttable(true, 4, 5))
-	if foreign(d) {
+	if external(d) {
 		t.Error("the partition of a claim that was just released passes for an administrator's")
 	}
 	if _, there := d[asWhole]; there {
 		t.Error("the whole is offered beside an administrator's partition")
 	}
-	if d := n.published(t, cuttable(true, 4)); !foreign(d) {
+	if d := n.published(t, cuttable(true, 4)); !external(d) {
 		t.Error("a partition that outlived its claim is not external")
 	}
-	n.o.AdoptForeign = true
-	if d := n.published(t, cuttable(true, 4)); foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
+	n.o.AdoptExternal = true
+	if d := n.published(t, cuttable(true, 4)); external(d) || len(d[asWhole].ConsumesCounters) != 1 {
 		t.Error("an adopted partition is in the way")
 	}
 }

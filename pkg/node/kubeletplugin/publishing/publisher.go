@@ -97,7 +97,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 				if taint.Key == resourceslices.UnmonitoredTaint && h.Health == draplugin.HealthStatusHealthy {
 					h.Health, h.Message = draplugin.HealthStatusUnknown, "the GPU's health cannot be read"
 				}
-				available := taint.Value == string(resourceslices.Withheld) || taint.Value == string(resourceslices.NotAsked)
+				available := taint.Value == string(resourceslices.Withheld) || taint.Value == string(resourceslices.NoDemand)
 				if taint.Key != resourceslices.UnhealthyTaint || available {
 					continue
 				}

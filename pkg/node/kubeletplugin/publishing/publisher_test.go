@@ -114,7 +114,7 @@ func (p testPublisher) watched() {
 	})
 }
 
-// edit removes a device from the published slice, as a foreign controller would.
+// edit removes a device from the published slice, as another controller would.
 func (p testPublisher) edit() {
 	p.Helper()
 	p.watched()
@@ -181,7 +181,7 @@ func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {
 		p.triggered.Fire()
 		p.Eventually("another build", func() (bool, string) { return len(p.triggered) == 0, "not yet" })
 	}
-	// A foreign edit is undone after everything that was queued before.
+	// Another writer's edit is undone after everything that was queued before.
 	p.edit()
 	p.expect("gpu-0", "monitor-0")
 	if n := p.Writes.Load(); n != 2 {

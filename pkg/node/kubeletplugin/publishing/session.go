@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// repairDelay is the delay before a foreign edit or deletion is repaired. It must exceed the informer's lag, because
+	// repairDelay is the delay before another writer's edit or deletion is repaired. It must exceed the informer's lag, because
 	// our own writes pass through the informer too.
 	repairDelay = time.Second
 	// retryMin and retryMax limit the pauses between failed attempts.

@@ -38,12 +38,12 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 // Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile or a
 // group. All partitions are an administrator's.
 func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
-	foreign := map[string][]gpu.Partition{}
+	external := map[string][]gpu.Partition{}
 	for _, g := range snapshot.GPUs {
-		foreign[g.PCIAddress] = g.MIG.Partitions
+		external[g.PCIAddress] = g.MIG.Partitions
 	}
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
-		Node: node, Taints: true, SharedDevices: true, Counters: true, Foreign: foreign,
+		Node: node, Taints: true, SharedDevices: true, Counters: true, External: external,
 		Sharing: sharing.Node{Name: node, Settings: settings, MPS: true, Demand: sharingtest.NoDemand{}},
 	})
 	var out []*resourceapi.ResourceSlice
