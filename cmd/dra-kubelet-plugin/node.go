@@ -13,7 +13,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/gpu/sampler"
@@ -63,7 +63,7 @@ type gpus struct {
 func newGPUs(n *node) *gpus {
 	scans, kubelet := inventory.NewLatest(), podresources.NewKubelet(filepath.Join(n.KubeletPodResourcesDir, "kubelet.sock"))
 	return &gpus{
-		library: real.New(n.ContainerDriverRoot), scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
+		library: native.New(n.ContainerDriverRoot), scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
 		switches: new(inventory.Switches), watcher: watcher.NewLocks(), sampler: sampler.NewLocks(),
 		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(kubelet, scans, n.changed, n.metrics),
 	}

@@ -20,7 +20,7 @@ const module = "gpu-dra-driver/"
 
 // only says who alone may import what.
 var only = map[string]string{
-	"github.com/NVIDIA/go-nvml":                            "internal/nvml/real",
+	"github.com/NVIDIA/go-nvml":                            "internal/nvml/native",
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi": "internal/driverroot",
 }
 

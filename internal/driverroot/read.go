@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 )
 
 func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error) {
@@ -27,7 +27,7 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 			}
 		}
 	}
-	err = r.ask(real.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
+	err = r.ask(native.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
 		common, err := lib.GetCommonEdits()
 		if err != nil {
 			return fmt.Errorf("%w: the files of driver %s under %s: %w", ErrIncomplete, version, r.o.DriverRoot, err)
@@ -51,7 +51,7 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	if err := r.checkNode(node(device), fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)); err != nil {
 		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
 	}
-	described := real.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
+	described := native.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
 	err = r.ask(described, func(lib nvcdi.Interface) error {
 		devices, err := lib.GetDeviceSpecsByID(device.UUID)
 		if err != nil {
@@ -117,7 +117,7 @@ func (r *Root) checkNumbers(device Device) error {
 
 // ask calls nvcdi and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions
 // that Described lacks.
-func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (err error) {
+func (r *Root) ask(lib native.Described, question func(nvcdi.Interface) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", r.o.DriverRoot, p)

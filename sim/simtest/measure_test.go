@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 )
@@ -115,7 +115,7 @@ func TestMeasurements_LoadedGPUs_EqualInBothLibraries(t *testing.T) {
 		s.GPUs[1].Meter.EnergyMJ, s.GPUs[0].Meter.EnergyMJ = 1e9, 1e9
 	})
 	r.Use(t)
-	c, inProcess := real.New(r.Path), nvmlfake.NewRoot(r.Path)
+	c, inProcess := native.New(r.Path), nvmlfake.NewRoot(r.Path)
 	const refused = "nvmlDeviceGetUtilizationRates: not supported, nvmlDeviceGetProcessUtilization: not supported"
 	for index, want := range []measured{
 		{UtilizationErr: refused, Memory: []nvml.ProcessMemory{{Process: nvml.Process{PID: 7, GPUInstance: gi}, Bytes: 2 << 30}},
@@ -183,7 +183,7 @@ func ratios(t *testing.T, lib nvml.Library, instance, index int) nvml.Performanc
 func TestMeasurements_A100_RefusesPerformance(t *testing.T) {
 	r := Root(t, "dgx-a100-40", nil)
 	r.Use(t)
-	for name, lib := range map[string]nvml.Library{"C": real.New(r.Path), "in process": nvmlfake.NewRoot(r.Path)} {
+	for name, lib := range map[string]nvml.Library{"C": native.New(r.Path), "in process": nvmlfake.NewRoot(r.Path)} {
 		s, err := lib.Open()
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -70,7 +70,7 @@ func (b *bench) mig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	library := real.New(b.stage.Root) // as the plugin has it
+	library := native.New(b.stage.Root) // as the plugin has it
 	// The first claim switches the mode on for the second one. The spare GPU is for NVML's own time.
 	for _, c := range []*drapb.Claim{claims[0], claims[1]} {
 		if err := errors.Join(b.prepare(ctx, c), b.unprepare(ctx, c)); err != nil {

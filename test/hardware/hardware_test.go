@@ -20,7 +20,7 @@ import (
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformancetest"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -37,7 +37,7 @@ var (
 // machine opens the driver. Without a driver it logs that, and the tests check no GPU.
 func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
 	t.Helper()
-	lib := real.New(*driverRoot)
+	lib := native.New(*driverRoot)
 	i := inventory.New(inventory.Options{Library: lib, ProcRoot: *procRoot, SysRoot: *sysRoot, DevRoot: *devRoot})
 	s, err := i.Scan(context.Background())
 	switch {

@@ -11,7 +11,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformancetest"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
@@ -46,7 +46,7 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conformancetest.Run(t, real.New(root.Path), conformancetest.Options{GPUs: len(p.Slots), DevRoot: root.Path})
+			conformancetest.Run(t, native.New(root.Path), conformancetest.Options{GPUs: len(p.Slots), DevRoot: root.Path})
 		})
 	}
 }
@@ -55,7 +55,7 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 func TestNVLinks_SeveralScans_ReadEndsOnce(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	root.Use(t)
-	library := real.New(root.Path)
+	library := native.New(root.Path)
 	scan := func() (known, links int) {
 		t.Helper()
 		s, err := library.Open()
@@ -146,7 +146,7 @@ func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
 			root.Use(t)
-			conformancetest.Partition(t, real.New(root.Path), machine(root))
+			conformancetest.Partition(t, native.New(root.Path), machine(root))
 		})
 	}
 }
@@ -186,14 +186,14 @@ func TestRun_PartitionedSimulatedLibrary_Conforms(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { partitionFirstGPU(t, s) })
 	root.Use(t)
-	conformancetest.Run(t, real.New(root.Path), conformancetest.Options{GPUs: 8, DevRoot: root.Path})
+	conformancetest.Run(t, native.New(root.Path), conformancetest.Options{GPUs: 8, DevRoot: root.Path})
 }
 
 func TestSetMIGMode_ResetRequired_IsPending(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { s.GPUs[0].ResetHidden = true })
 	root.Use(t)
-	for name, lib := range map[string]nvml.Library{"in process": nvmlfake.New(root.Engine), "library": real.New(root.Path)} {
+	for name, lib := range map[string]nvml.Library{"in process": nvmlfake.New(root.Engine), "library": native.New(root.Path)} {
 		s, err := lib.Open()
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +221,7 @@ func TestSetMIGMode_ResetRequired_IsPending(t *testing.T) {
 func TestHealth_FaultyGPU_IsReported(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	root.Use(t)
-	both := map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": real.New(root.Path)}
+	both := map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": native.New(root.Path)}
 	healthy := nvml.Health{PCIeWidth: 16, PCIeMaxWidth: 16}
 	for _, tc := range []struct {
 		name   string
@@ -302,7 +302,7 @@ func TestEvents_XID_ReachesEachSetOnce(t *testing.T) {
 		s.Faults = []engine.Fault{{Query: "nvmlDeviceRegisterEvents", GPU: s.GPUs[3].UUID, Code: nvml.NotSupported}}
 	})
 	sets := map[string]nvml.EventSet{}
-	for name, library := range map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": real.New(root.Path)} {
+	for name, library := range map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": native.New(root.Path)} {
 		s, err := library.Open()
 		if err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify/notifytest"
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/health/tracker"
@@ -25,7 +25,7 @@ const scanSeconds = 30
 func BenchmarkScan_EightGPUs(b *testing.B) {
 	r := simtest.Root(b, "hgx-h100", nil)
 	r.Use(b)
-	library := real.New(r.Path)
+	library := native.New(r.Path)
 	// As the watcher of XIDs does while claims are prepared.
 	session, err := library.Open()
 	if err != nil {

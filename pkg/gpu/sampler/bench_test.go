@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -40,7 +40,7 @@ func BenchmarkRead_EightGPUsWithSevenPartitions(b *testing.B) {
 			targets = append(targets, t)
 		}
 	})
-	library := real.New(r.Path)
+	library := native.New(r.Path)
 	// As the watcher of XIDs does while claims are prepared.
 	session, err := library.Open()
 	if err != nil {
