@@ -54,13 +54,6 @@ func DCGM() []Entry {
 
 func dcgm(name, kind, help string) Entry { return Entry{"DCGM_FI_" + name, kind, dcgmLabels, help} }
 
-func times(v, factor float64) float64 {
-	if v < 0 {
-		return sampler.Absent
-	}
-	return v * factor
-}
-
 func clockMHz(g sampler.GPU, name string) float64 {
 	if hertz, ok := g.Clocks[name]; ok {
 		return hertz / 1e6
@@ -122,11 +115,11 @@ func sendBoard(g sampler.GPU, send func(Entry, float64)) {
 	send(dcgmEnergy, scaled(g.Counters.EnergyMJ, 1))
 	send(dcgmReplays, scaled(g.Counters.PCIeReplays, 1))
 	if len(g.Partitions) == 0 {
-		send(dcgmUtilization, times(g.Utilization, percent))
+		send(dcgmUtilization, scaled(g.Utilization, percent))
 	}
-	send(dcgmMemoryUtil, times(g.MemoryUtilization, percent))
-	send(dcgmEncoder, times(g.Encoder, percent))
-	send(dcgmDecoder, times(g.Decoder, percent))
+	send(dcgmMemoryUtil, scaled(g.MemoryUtilization, percent))
+	send(dcgmEncoder, scaled(g.Encoder, percent))
+	send(dcgmDecoder, scaled(g.Decoder, percent))
 	if c := g.Counters; c.NVLinkSent >= 0 && c.NVLinkReceived >= 0 {
 		send(dcgmNVLink, float64(c.NVLinkSent+c.NVLinkReceived)/mebibyte)
 	}
@@ -136,8 +129,8 @@ func sendPart(d sampler.Device, send func(Entry, float64)) {
 	if d.MemoryTotal >= 0 {
 		send(dcgmFree, max(d.MemoryTotal-d.MemoryReserved-d.MemoryUsed, 0)/mebibyte)
 	}
-	send(dcgmUsed, times(d.MemoryUsed, 1./mebibyte))
-	send(dcgmReserved, times(d.MemoryReserved, 1./mebibyte))
+	send(dcgmUsed, scaled(d.MemoryUsed, 1./mebibyte))
+	send(dcgmReserved, scaled(d.MemoryReserved, 1./mebibyte))
 	if d.SM >= 0 { // Without performance counters, the exporter does not have it either.
 		send(dcgmEngineActive, d.Utilization)
 	}

@@ -54,13 +54,12 @@ var (
 // deviceCatalogue lists the metrics of measurements.
 func deviceCatalogue() []Entry {
 	return []Entry{
-		claimUtilization, claimMemoryUsed, claimMemoryGranted, lastSample,
-		deviceUtilization, deviceSM, deviceTensor, deviceDRAM, deviceMemoryUsed, deviceMemoryTotal, deviceProcesses,
-		boardPower, boardEnergy, boardTemperature, boardClock, boardThrottled, boardPCIe, boardNVLink,
+		lastSample, deviceUtilization, deviceSM, deviceTensor, deviceDRAM, deviceMemoryUsed, deviceMemoryTotal,
+		deviceProcesses, boardPower, boardEnergy, boardTemperature, boardClock, boardThrottled, boardPCIe, boardNVLink,
 	}
 }
 
-func scaled(n int64, factor float64) float64 {
+func scaled[N int64 | float64](n N, factor float64) float64 {
 	if n < 0 {
 		return sampler.Absent
 	}
@@ -74,11 +73,7 @@ type devicesCollector struct {
 }
 
 func (c *devicesCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, e := range deviceCatalogue() {
-		if !slices.Equal(e.Labels, claimLabels) {
-			out <- e.desc()
-		}
-	}
+	describe(out, deviceCatalogue()...)
 }
 
 // Collect implements prometheus.Collector.

@@ -234,8 +234,13 @@ type recordsCollector struct {
 	node, driver string
 }
 
+// recordMetrics are the metrics of the records, without those of dcgm-exporter.
+var recordMetrics = []Entry{
+	preparedDevices, quarantinedRecords, claimDevice, claimUtilization, claimMemoryUsed, claimMemoryGranted,
+}
+
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
-	describe(out, preparedDevices, claimDevice, claimUtilization, claimMemoryUsed, claimMemoryGranted, quarantinedRecords)
+	describe(out, recordMetrics...)
 	describe(out, DCGM()...)
 }
 
@@ -371,13 +376,11 @@ var (
 
 // Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []Entry {
-	all := []Entry{
-		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices, claimDevice,
-		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, xidErrors,
-		deviceHealth, recoveryAction, eccErrors, remappedRows, devicePluginGPUs, buildInfo,
-	}
-	all = append(all, deviceCatalogue()...)
-	all = append(all, usageMetrics...)
+	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
+		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
+		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, recoveryAction, eccErrors, remappedRows,
+		devicePluginGPUs, buildInfo,
+	})
 	slices.SortFunc(all, byName)
 	return all
 }
