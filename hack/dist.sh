@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the kubectl plugin for each platform, with an archive, checksums and a manifest for `krew`.
 # Usage: [BASE_URL=URL] dist.sh VERSION OUT [OS/ARCH...]; BASE_URL is the place of the published archives.
-# The archives are the same bytes on every machine: their times are those of the newest commit.
+# The archives are the same bytes on every machine: their times are the time of the newest commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1 out=$2 base=${BASE_URL:-https://example.com/gpu-dra-driver/v$1}

@@ -26,7 +26,7 @@ phase() {
   (
     rc=0
     "$@" || rc=$?
-    times >"$PHASES.$name.times" # The last line is that of the command and its children, as in 1m2.5s 0m3.1s.
+    times >"$PHASES.$name.times" # The last line is for the command and its children, as in 1m2.5s 0m3.1s.
     exit $rc
   ) 2>&1 | tee "$PHASES.$name" | sed -u "s/^/$name: /" || result=failed
   awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" '

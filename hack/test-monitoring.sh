@@ -12,7 +12,7 @@ export PROMETHEUS PROMTOOL
 go -C test/monitoring test -count=1 ./...
 PROMETHEUS_ADAPTER=$(hack/tool.sh --path adapter)
 export PROMETHEUS_ADAPTER
-# Only KEDA's definition of ScaledObject is needed. The checksum is that of go.sum files.
+# Only KEDA's definition of ScaledObject is needed. The checksum is computed as in go.sum files.
 keda=$(go mod download -json github.com/kedacore/keda/v2@v2.21.0)
 grep -q '"Sum": "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="' <<<"$keda" || {
   echo "test-monitoring.sh: the module of KEDA has another checksum: $keda" >&2

@@ -21,7 +21,7 @@ import (
 // ownProc is the /proc of this process's PID namespace.
 const ownProc = "/proc"
 
-// measurements are those of GPUs and claims.
+// measurements measure GPUs and claims.
 type measurements struct {
 	usage   *podresources.Usage
 	sampler *sampler.Sampler
@@ -70,7 +70,7 @@ func processes(n *node, c *claims) (procRoot string, mounts *sampler.Mounts) {
 }
 
 // inNodesPIDNamespace compares the namespace of this process with that of the node's first process. It is true for a
-// node's /proc without processes, which is that of simulated hardware. NVIDIA's driver lists processes with their PIDs in
+// node's /proc without processes, as simulated hardware has it. NVIDIA's driver lists processes with their PIDs in
 // the caller's namespace, and leaves out those that have none there.
 func inNodesPIDNamespace(own, node string) bool {
 	mine, errMine := os.Readlink(filepath.Join(own, "self/ns/pid"))

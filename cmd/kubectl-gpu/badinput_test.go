@@ -55,7 +55,7 @@ func TestRun_OddObjects_SentenceAndNoStack(t *testing.T) {
 		"malformed quantities": {func(e *env) {
 			e.lists[slicesPath] = `{"kind":"ResourceSliceList","apiVersion":"resource.k8s.io/v1","items":[{"spec":{"devices":[{"name":"a","capacity":{"memory":{"value":"lots"}}}]}}]}`
 		}, []string{"ls"}, 1, "", "list ResourceSlices: "},
-		"an answer that is no list": {func(e *env) { e.lists[slicesPath] = "<html>" }, []string{"ls"}, 1, "", "list ResourceSlices: "},
+		"an answer that is not a list": {func(e *env) { e.lists[slicesPath] = "<html>" }, []string{"ls"}, 1, "", "list ResourceSlices: "},
 		"a claim of 2 MB": {func(e *env) {
 			e.lists[claimsPath] = resourceapi.ResourceClaimList{Items: []resourceapi.ResourceClaim{big}}
 		}, []string{"ls"}, 0, "team-a/big", ""},

@@ -34,7 +34,7 @@ type factory struct {
 	config *genericclioptions.ConfigFlags
 	driver string
 	now    func() time.Time
-	// timeout is that of --request-timeout, 0 without one.
+	// timeout is the value of --request-timeout, 0 without one.
 	timeout time.Duration
 }
 
@@ -65,7 +65,7 @@ func (f *factory) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// namespace is that of --namespace, or of the kubeconfig's context.
+// namespace returns the value of --namespace, or else the namespace of the kubeconfig's context.
 func (f *factory) namespace() (string, error) {
 	ns, _, err := f.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {

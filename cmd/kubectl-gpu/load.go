@@ -67,7 +67,7 @@ func (f *factory) clients() (*kubernetes.Clientset, *dynamic.DynamicClient, erro
 	return client, dyn, nil
 }
 
-// load reads the objects side by side, within the context's time. A missing right is no error but for ResourceSlices.
+// load reads the objects side by side, within the context's time. A missing right is not an error but for ResourceSlices.
 // It prints what it could not see.
 func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	client, dyn, err := f.clients()
@@ -236,7 +236,7 @@ func ruleResource(version string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "resource.k8s.io", Version: version, Resource: "devicetaintrules"}
 }
 
-// loadRules reads DeviceTaintRules in the newest version that the server has. A server without them is no error.
+// loadRules reads DeviceTaintRules in the newest version that the server has. A server without them is not an error.
 func (l *loader) loadRules(ctx context.Context) error {
 	for _, version := range ruleVersions {
 		list, err := l.out.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})

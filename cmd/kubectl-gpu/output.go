@@ -60,7 +60,7 @@ type record struct {
 	cells           []any
 }
 
-// apiVersion is that of the printed objects. The API server does not know them.
+// apiVersion stands in the printed objects. The API server does not know them.
 const apiVersion = "cli.gpu.nvidia.com/v1alpha1"
 
 // print writes records in the format that the user chose. columns are the headers of the table, divided by commas; -o

@@ -42,7 +42,7 @@ func newWeb(f *factory) *cobra.Command {
 	c.Flags().BoolVar(&open, "open", false, "Open the page in the browser.")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if port < 0 || port > 1<<16-1 {
-			return usageError{fmt.Errorf("--port %d is no port: give 0 to 65535", port)}
+			return usageError{fmt.Errorf("--port %d is not a port: give 0 to 65535", port)}
 		}
 		return f.serve(c.Context(), port, open)
 	}
@@ -109,7 +109,7 @@ func (f *factory) reachable(ctx context.Context, client kubernetes.Interface) er
 	return slicesError(err)
 }
 
-// resources are those of the page.
+// resources returns what the page follows.
 func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicClient, namespace string) []web.Resource {
 	v1 := client.ResourceV1()
 	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, f.driver).String()

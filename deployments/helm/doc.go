@@ -7,7 +7,7 @@
 // the matching of its webhooks.
 //
 // Helm and kubeconform are built from Go modules by hack/tool.sh. The schemas in
-// testdata/schemas are those of Kubernetes 1.37.1. To renew them, run with the
+// testdata/schemas come from Kubernetes 1.37.1. To renew them, run with the
 // directory of that module's OpenAPI documents (its path is in the output of go mod download -json
 // k8s.io/kubernetes@v1.37.1):
 //

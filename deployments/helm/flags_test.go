@@ -31,7 +31,7 @@ func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 		var environ []string
 		for _, e := range c.Env {
 			if !known[e.Name] {
-				t.Errorf("%s is no flag of the plugin", e.Name)
+				t.Errorf("%s is not a flag of the plugin", e.Name)
 			}
 			if e.ValueFrom != nil {
 				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")
@@ -67,7 +67,7 @@ func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 		var environ []string
 		for _, e := range c.Env {
 			if !known[e.Name] {
-				t.Errorf("%s: %s is no flag of the controller", values, e.Name)
+				t.Errorf("%s: %s is not a flag of the controller", values, e.Name)
 			}
 			if e.ValueFrom != nil {
 				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")

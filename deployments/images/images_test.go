@@ -515,7 +515,7 @@ func TestRun_BadArguments_Refused(t *testing.T) {
 	}{
 		{"an unknown image is named with the known ones", []string{"--only", "nope"}, `no image "nope"; there are: dra-kubelet-plugin, mps-supervisor, dra-controller, probe`},
 		{"a stray argument is refused", []string{"probe"}, "--only"},
-		{"a version that is no tag is refused", []string{"--only", "probe", "--version", "a b", "--out", t.TempDir()}, "cannot be an image tag"},
+		{"a version that is not a tag is refused", []string{"--only", "probe", "--version", "a b", "--out", t.TempDir()}, "cannot be an image tag"},
 		{"an unknown architecture is named with the known ones", []string{"--arch", "arm64,s390x"}, `architecture "s390x"; there are: amd64, arm64`},
 		{"a key that is not there is refused", []string{"--key", t.TempDir()}, "cannot read the key"},
 	} {

@@ -50,7 +50,7 @@ func tarLayer(entries []entry) ([]byte, error) {
 	all := map[string]entry{}
 	for _, e := range entries {
 		if clean := path.Clean("/" + e.name)[1:]; clean != strings.TrimSuffix(e.name, "/") || clean == "" {
-			return nil, fmt.Errorf("%q is no path inside an image", e.name)
+			return nil, fmt.Errorf("%q is not a path inside an image", e.name)
 		}
 		if _, twice := all[e.name]; twice {
 			return nil, fmt.Errorf("%q is in the layer twice", e.name)

@@ -28,7 +28,7 @@ var only = map[string]string{
 var changesFiles = map[string]string{
 	"cmd/kubectl-gpu":          "it runs on a user's machine, and writes only the archive that the user names",
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
-	"pkg/node/kubeletplugin":   "the hook binary and stale sockets are no claim's effects: each start makes them right again",
+	"pkg/node/kubeletplugin":   "the hook binary and stale sockets belong to no claim: each start makes them right again",
 }
 
 // unlinked lists the packages that must stay out of the plugin's binary, each with those below it, and the reason. The

@@ -18,9 +18,9 @@ import (
 func boardsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString(notice + "# Boards\n\n" +
-		"A new node with one of these boards publishes these devices with `publish: []`. The boards are those of the simulator. " +
+		"A new node with one of these boards publishes these devices with `publish: []`. The simulator has these boards. " +
 		"`kubectl gpu slices --board NAME` prints the slices, also for Karpenter, and `kubectl gpu why --board NAME -f FILE` judges a manifest by them.\n\n" +
-		"Partitions are those of one GPU: the number of placements of each profile. A GPU before Hopper has none here, because its MIG mode " +
+		"Partitions are counted for one GPU: the number of placements of each profile. A GPU before Hopper has none here, because its MIG mode " +
 		"changes with a reset only. The devices include one monitor device for each GPU.\n\n" +
 		"| board | GPUs | memory of a GPU | partitions | groups | devices | slices |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, name := range nodetemplate.Boards() {

@@ -91,7 +91,7 @@ func code(text string) string {
 
 func metricsPage() string {
 	var b strings.Builder
-	b.WriteString(notice + "# Metrics\n\nBeside them are those of the Go runtime (`go_…`) and of the process (`process_…`).\n")
+	b.WriteString(notice + "# Metrics\n\nThe metrics of the Go runtime (`go_…`) and of the process (`process_…`) are served beside them.\n")
 	metricsTable(&b, "dra-kubelet-plugin, at `--metrics-path` of `--http-endpoint`", metrics.Catalogue())
 	metricsTable(&b, "dra-kubelet-plugin, names of dcgm-exporter (`--metrics-dcgm-names`)", metrics.DCGM())
 	metricsTable(&b, "dra-controller, at `/metrics` of `--http-endpoint`", metrics.ClusterCatalogue())

@@ -27,7 +27,7 @@ var names = []string{"default", "short", "medium", "long"}
 // Set sets the time slice, 0 (default) to 3 (long), of the GPU with a UUID.
 func (s SMI) Set(ctx context.Context, uuid string, interval int) error {
 	if interval < 0 || interval >= len(names) {
-		return fmt.Errorf("%d is no time slice (0 to 3)", interval)
+		return fmt.Errorf("%d is not a time slice (0 to 3)", interval)
 	}
 	_, err := s.run(ctx, "compute-policy", "-i", uuid, "--set-timeslice="+strconv.Itoa(interval))
 	return err

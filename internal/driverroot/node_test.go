@@ -57,7 +57,7 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 	}
 }
 
-// TestGPU_NodesOfBeforeAReload_ReturnsError has device nodes whose numbers are those of other devices now.
+// TestGPU_NodesOfBeforeAReload_ReturnsError has device nodes whose numbers other devices have now.
 func TestGPU_NodesOfBeforeAReload_ReturnsError(t *testing.T) {
 	for name, number := range map[string]int{"nvidia1": int(unix.Mkdev(195, 0)), "nvidia-uvm": int(unix.Mkdev(509, 0))} {
 		t.Run(name, func(t *testing.T) {

@@ -200,7 +200,7 @@ func TestMkdirAll_NewAndExisting_SyncsEveryParent(t *testing.T) {
 	}
 }
 
-// TestRead_OneReadFails_ReadsAgain checks that one bad read is no bad sector, for files and for notes.
+// TestRead_OneReadFails_ReadsAgain checks that one bad read is not a bad sector, for files and for notes.
 func TestRead_OneReadFails_ReadsAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	reads := 0

@@ -161,9 +161,9 @@ func IsDeviceName(name string) bool { return nameForm.MatchString(name) }
 func (d Daemon) Validate() error {
 	switch {
 	case !IsDeviceName(d.Name):
-		return fmt.Errorf("name: %q is no device's name", d.Name)
+		return fmt.Errorf("name: %q is not a device's name", d.Name)
 	case !uuidForm.MatchString(d.UUID):
-		return fmt.Errorf("uuid: %q is no UUID of a GPU or MIG device", d.UUID)
+		return fmt.Errorf("uuid: %q is not a UUID of a GPU or MIG device", d.UUID)
 	case d.Threads < 0 || d.Threads > 100:
 		return fmt.Errorf("threads: %d is not a percentage", d.Threads)
 	case d.MemoryLimit != nil && *d.MemoryLimit < 1<<20:

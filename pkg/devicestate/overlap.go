@@ -97,7 +97,7 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 }
 
 // others calls do for each other claim that may hold a GPU, with its record or the read error. A record that is gone
-// although its claim has effects is that of the claim's CDI spec. It returns the lines of the GPU's notes.
+// although its claim has effects comes from the claim's CDI spec. It returns the lines of the GPU's notes.
 func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
 	was, uids, err := e.noted(lock.Lock, boot)
 	if err != nil {

@@ -26,7 +26,7 @@ func readLibrary(path string, without []string) ([]byte, error) {
 	}
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
-		return nil, fmt.Errorf("%s is no shared library: %w\nbuild it with\n  %s", path, err, BuildLibrary)
+		return nil, fmt.Errorf("%s is not a shared library: %w\nbuild it with\n  %s", path, err, BuildLibrary)
 	}
 	if names, err := f.DynString(elf.DT_SONAME); err != nil || !slices.Contains(names, "libnvidia-ml.so.1") {
 		return nil, fmt.Errorf("%s has the SONAME %q, not libnvidia-ml.so.1\nbuild it with\n  %s", path, names, BuildLibrary)

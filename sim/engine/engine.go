@@ -29,7 +29,7 @@ type Engine struct {
 	mu       sync.Mutex
 	cached   *State
 	stamp    stamp
-	// events are those of a machine in memory. Its next change closes changed.
+	// events happened to a machine in memory. Its next change closes changed.
 	events  []Event
 	changed chan struct{}
 }

@@ -27,7 +27,7 @@ const (
 	EventSingleBitECC = 0x1
 	EventDoubleBitECC = 0x2
 	EventXID          = 0x8
-	// EventsSupported are those of a data-centre board: ECC errors, P-state, critical XID, clock.
+	// EventsSupported lists the events of a data-centre board: ECC errors, P-state, critical XID, clock.
 	EventsSupported = 0x1f
 )
 

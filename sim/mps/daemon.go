@@ -33,7 +33,7 @@ type daemon struct {
 	engine *engine.Engine
 	// device is a UUID or an index.
 	device string
-	// program is the file that runs as a server; empty: servers are no processes of their own.
+	// program is the file that runs as a server; empty: servers are not processes of their own.
 	program string
 	// shm is /dev/shm; root is the machine's directory.
 	shm, root string

@@ -27,7 +27,7 @@ func Serve(in io.Reader, out io.Writer) int {
 }
 
 // ownProgram returns the file of this process if it runs as the control program. The process of a test calls Run, and
-// its file is no server. There, a server has no process of its own, and the PID of the test.
+// its file is not a server. There, a server has no process of its own, and the PID of the test.
 func ownProgram() string {
 	if filepath.Base(os.Args[0]) != Program {
 		return ""

@@ -118,7 +118,7 @@ func (s Slot) validate() error {
 func (f Fabric) Cluster() (out [16]byte, err error) {
 	data, err := hex.DecodeString(strings.ReplaceAll(f.ClusterUUID, "-", ""))
 	if err != nil || len(data) != len(out) {
-		return out, fmt.Errorf("%q is no UUID", f.ClusterUUID)
+		return out, fmt.Errorf("%q is not a UUID", f.ClusterUUID)
 	}
 	return [16]byte(data), nil
 }
@@ -131,7 +131,7 @@ type Address struct {
 // ParseAddress parses the kernel's format only, "0000:1b:00.0".
 func ParseAddress(s string) (Address, error) {
 	var a Address
-	fail := fmt.Errorf("%q is no PCI address of the form dddd:bb:dd.f in lower-case hex", s)
+	fail := fmt.Errorf("%q is not a PCI address of the form dddd:bb:dd.f in lower-case hex", s)
 	if len(s) != 12 || s[4] != ':' || s[7] != ':' || s[10] != '.' || s != strings.ToLower(s) {
 		return a, fail
 	}
@@ -158,7 +158,7 @@ func parseID(s string) (uint32, error) {
 	hex, ok := strings.CutPrefix(s, "0x")
 	v, err := strconv.ParseUint(hex, 16, 32)
 	if !ok || err != nil || len(hex) != 8 {
-		return 0, fmt.Errorf("%q is no PCI ID of the form 0xDDDDVVVV", s)
+		return 0, fmt.Errorf("%q is not a PCI ID of the form 0xDDDDVVVV", s)
 	}
 	return uint32(v), nil
 }

@@ -108,7 +108,7 @@ func (m minor) source(t *testing.T, patch int) string {
 
 var required = regexp.MustCompile(`(?m)^\t` + module + ` v\S+$`)
 
-// files are those of the program's module for a patch.
+// files are the program's module for a patch.
 func (m minor) files(t *testing.T, patch int) map[string]string {
 	t.Helper()
 	read := func(name string) string {

@@ -171,7 +171,7 @@ func (p *Process) watched(path string) bool {
 	return slices.ContainsFunc(p.paths, func(w string) bool { return path == w || strings.HasPrefix(path, w+"/") })
 }
 
-// mutation names a call that changes a file system, and the file. The numbers are those of amd64. A sync is none: what
+// mutation names a call that changes a file system, and the file. The numbers hold for amd64. A sync is none: what
 // was written outlives the process without it.
 func (p *Process) mutation(tid int, regs *unix.PtraceRegs) (name, path string) {
 	switch regs.Orig_rax {

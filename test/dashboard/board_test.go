@@ -97,7 +97,7 @@ func TestParse_UnknownFieldTypeOrUnit_IsAnError(t *testing.T) {
 	} {
 		wrong := strings.Replace(text, old, changed, 1)
 		if _, err := Parse([]byte(wrong)); wrong == text || err == nil {
-			t.Errorf("%s instead of %s is no error", changed, old)
+			t.Errorf("%s instead of %s is not an error", changed, old)
 		}
 	}
 }

@@ -94,7 +94,7 @@ type result struct {
 	cost string
 }
 
-// width is that of the table.
+// width is the table's width.
 const width = 120
 
 // format groups the results by demo.

@@ -82,7 +82,7 @@ func TestDist_Archives_KrewInstallsThem(t *testing.T) {
 		}
 		os, arch := p.Selector.MatchLabels["os"], p.Selector.MatchLabels["arch"]
 		if want := map[string]string{"linux": "\x7fELF", "darwin": "\xcf\xfa\xed\xfe", "windows": "MZ"}[os]; want == "" || !strings.HasPrefix(files[p.Bin], want) {
-			t.Errorf("%s: %s is no program of %s", name, p.Bin, os)
+			t.Errorf("%s: %s is not a program of %s", name, p.Bin, os)
 		}
 		install(t, file, archive, os, arch, strings.TrimPrefix(m.Spec.Version, "v"))
 	}

@@ -362,7 +362,7 @@ func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 		_, out, _ := strings.Cut(kubectlGPU(ctx, t, append([]string{"slices", "-o", "yaml"}, args...)...), "\napiVersion:")
 		return out
 	}
-	// Both attributes of monitor devices are those of the server, not of its board.
+	// Both attributes of monitor devices describe the server, not its board.
 	ofServer := regexp.MustCompile(`(?m)^ +(machine|mode):\n.*\n`)
 	node := ofServer.ReplaceAllString(objects("--from-node", nodes.Items[0].Name), "")
 	want, got := strings.Split(objects("--board", "hgx-h100"), "\n"), strings.Split(node, "\n")

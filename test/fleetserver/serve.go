@@ -170,7 +170,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) error {
 		since, err := strconv.ParseInt(asked, 10, 64)
 		if err != nil {
 			s.mu.Unlock()
-			return apierrors.NewBadRequest("the resource version is no number")
+			return apierrors.NewBadRequest("the resource version is not a number")
 		}
 		next = t.since(since)
 	}

@@ -24,7 +24,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
 	},
 	{
-		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/cluster/selector/requests.go",
+		Name: "a claim that names a class by an alternative is not a user of it", File: "pkg/cluster/selector/requests.go",
 		Old: "DeviceClassName: s.DeviceClassName, ", New: "",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},

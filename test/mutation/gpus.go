@@ -236,7 +236,7 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestSupervisor_DaemonDies_RestartsIt",
 	},
 	{
-		Name: "GPUs that are no peers are grouped", File: "pkg/gpu/inventory/inventory.go",
+		Name: "GPUs that are not peers are grouped", File: "pkg/gpu/inventory/inventory.go",
 		Old:     "	peers(s.GPUs, handles)\n",
 		New:     "	_ = handles\n",
 		Package: "./pkg/gpu/inventory", Test: "TestScan_LinkFails_RemovesGroups",

@@ -53,7 +53,7 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 		t.Errorf("metadata (-want +got):\n%s", diff)
 	}
 	if len(v.Devices) != 0 {
-		t.Errorf("a plain file is no device: %v", v.Devices)
+		t.Errorf("a plain file is not a device: %v", v.Devices)
 	}
 	if !bytes.Contains(out.Bytes(), []byte(`"devices":[]`)) {
 		t.Errorf("an empty list is printed as null: %s", out.String())

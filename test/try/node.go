@@ -172,7 +172,6 @@ func (n *node) pick(paths ...string) (edits specs.ContainerEdits, err error) {
 	return edits, nil
 }
 
-// Common implements devicestate.Edits. It leaves out libraries and hooks, which need a driver's files.
 func (n *node) Install(context.Context) error { return nil }
 
 func (n *node) Common(context.Context) (specs.ContainerEdits, error) {

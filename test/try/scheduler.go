@@ -21,7 +21,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// features are those of the allocator on Kubernetes 1.37.
+// features are the allocator's on Kubernetes 1.37.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
 // scheduler is the scheduler's own allocator on a board.
@@ -201,7 +201,7 @@ func (s *scheduler) overQuota(claims []*claim) string {
 	return ""
 }
 
-// operators are those of node affinity.
+// operators are the ones of node affinity.
 var operators = map[corev1.NodeSelectorOperator]selection.Operator{
 	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
 	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,

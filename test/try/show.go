@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// width is that of the output.
+	// width is the width of the output.
 	width = 120
 	// brief is how many rows of a kind a demo gets among all demos, and briefDevices how many devices a plan or spec gets.
 	brief, briefDevices = 8, 2

@@ -120,7 +120,7 @@ func TestPage_BusyCluster_EqualsLs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || len(got) == 0 {
 		t.Errorf("(-kubectl gpu ls -o json, +model of the page):\n%s", diff)
 	}
-	// The words of the page are those of the table.
+	// The page uses the words of the table.
 	table, err := command(p.kubeconfig, "ls", "--no-headers", "-o", "jsonpath={range .items[*]}{.node} {.name}{\"\\n\"}{end}").Output()
 	must(t, err)
 	cells := eval[[]string](p, `[...document.querySelectorAll('[data-node] [data-gpu]')].map((a) => a.closest('[data-node]').dataset.node + ' ' + a.dataset.gpu)`)

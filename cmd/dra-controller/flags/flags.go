@@ -30,7 +30,7 @@ type Config struct {
 	Webhook, RotateCerts, DenyUnsatisfiable          bool
 	WebhookPort                                      int
 	WebhookService, WebhookConfiguration, CertSecret string
-	// ClientAuthorities are those of WebhookClientCA, or nil.
+	// ClientAuthorities are the certificates in WebhookClientCA, or nil.
 	WebhookClientCA   string
 	ClientAuthorities *x509.CertPool
 

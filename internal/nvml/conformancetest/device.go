@@ -174,7 +174,7 @@ func devices(t *testing.T, s nvml.Session, o Options) {
 		}
 		node := filepath.Join(o.DevRoot, "dev", fmt.Sprintf("nvidia%d", minor))
 		if info, err := os.Stat(node); err != nil || info.Mode()&fs.ModeCharDevice == 0 {
-			t.Errorf("GPU %d has minor number %d, and %s is no character device: %v", i, minor, node, err)
+			t.Errorf("GPU %d has minor number %d, and %s is not a character device: %v", i, minor, node, err)
 		}
 	})
 }

@@ -5,5 +5,5 @@
 // the NVML fake, the simulated library and the real driver with its GPUs.
 //
 // Run only reads. Partition creates partitions, so it is for simulated GPUs only. A lost GPU or the answer
-// NotSupported is no failure: the test checks the form of each answer and the type of each error.
+// NotSupported is not a failure: the test checks the form of each answer and the type of each error.
 package conformancetest

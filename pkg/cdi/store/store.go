@@ -121,7 +121,7 @@ func (s *Store) Withdraw(uid string) error {
 	return nil
 }
 
-// Remove removes the claim's spec, then its other files and unfinished writes. Missing files are no error.
+// Remove removes the claim's spec, then its other files and unfinished writes. Missing files are not errors.
 func (s *Store) Remove(uid string) error {
 	if err := s.Withdraw(uid); err != nil {
 		return err

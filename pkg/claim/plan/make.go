@@ -24,7 +24,7 @@ import (
 type Node struct {
 	// Driver is the driver's name; Make ignores results of other drivers.
 	Driver string
-	// Pool is the name of the node's pool. MonitorPool is that of its monitor devices, which were in Pool before.
+	// Pool is the name of the node's pool. MonitorPool is the name of the pool of its monitor devices, which were in Pool before.
 	Pool, MonitorPool string
 	Snapshot          gpu.Snapshot
 	// Policy returns the node's setting for a GPU or a MIG profile of it.

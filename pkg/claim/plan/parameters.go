@@ -55,7 +55,7 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 	return m.setTopologyEnv(p, chosen)
 }
 
-// parameters are those of a device.
+// parameters are the settings of a device.
 type parameters struct {
 	sharing  *v1beta1.Sharing
 	topology *v1beta1.Topology

@@ -127,7 +127,7 @@ func (g *GPUs) Put(r GPU) error {
 	return g.host.WriteDurable(LabelGPU, file(g.dir, r.PCIAddress), data, 0o600)
 }
 
-// Remove removes a GPU's record and unfinished writes of it. A missing record is no error.
+// Remove removes a GPU's record and unfinished writes of it. A missing record is not an error.
 func (g *GPUs) Remove(address string) error {
 	path := file(g.dir, address)
 	return errors.Join(g.host.RemoveUnfinished(labelGPURemove, path), g.host.Remove(labelGPURemove, path))

@@ -130,7 +130,7 @@ func (s *Store) Put(r Record) error {
 	return s.host.Remove(labelRemove, file(other, uid))
 }
 
-// Remove removes a claim's record and unfinished writes of it. A missing record is no error.
+// Remove removes a claim's record and unfinished writes of it. A missing record is not an error.
 func (s *Store) Remove(uid string) error {
 	if err := s.RemoveUnfinished(uid); err != nil {
 		return err

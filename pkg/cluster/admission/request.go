@@ -22,7 +22,7 @@ import (
 // request is a request of a claim, or one alternative of it, with the analysis of its class and selectors.
 type request struct {
 	ask.Request
-	// driver and kind are those of the selected devices, or empty if they are open.
+	// driver and kind describe the selected devices; they are empty if that is open.
 	driver string
 	kind   gpu.Kind
 }

@@ -148,7 +148,7 @@ func longAmounts(raw []byte) bool {
 			} `json:"spec"`
 		} `json:"spec"`
 	}
-	return errors.Is(json.Unmarshal(raw, &object), v1beta1.ErrExponent) // Other errors are those of the object itself.
+	return errors.Is(json.Unmarshal(raw, &object), v1beta1.ErrExponent) // Other errors are faults of the object itself.
 }
 
 // versions knows all versions of the API and their conversions to v1.

@@ -31,8 +31,8 @@ type ClusterView struct {
 	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
 	Timeout time.Duration
 
-	// here are the names that devices of the cluster have. names also has those of devices elsewhere; values are those of
-	// the attributes in chosen.
+	// here are the names that devices of the cluster have. names also has the names that devices elsewhere have.
+	// values are the values of the attributes in chosen.
 	here, names sets.Set[selector.Name]
 	values      map[selector.Name]sets.Set[string]
 	// largest is the memory of the largest GPU, in bytes; 0 means unknown.

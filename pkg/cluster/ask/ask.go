@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ask asks the scheduler's own allocator, and its selectors, about nodes and claims: whether a device satisfies a
-// selector, whether a node can allocate claims, and what keeps a request from a device. Admission and people's questions
-// use the same answers, so they never disagree.
+// Package ask asks the scheduler's own allocator, and its selectors, about nodes and claims. Does a device satisfy a
+// selector? Can a node allocate claims? What keeps a request from a device? Admission and people's questions use the same
+// answers, so they never disagree.
 //
 // Trap: the allocator takes long if it must try many combinations, so each question needs a context with a limit.
 package ask

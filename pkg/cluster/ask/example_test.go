@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-// A claim asks for two GPUs, and then for five, on an empty node with four.
+// Example asks for two GPUs, and then for five, on an empty node with four.
 func Example() {
 	published, err := slicetest.Node("l40s-4", "n1", 0)
 	if err != nil {

@@ -162,7 +162,7 @@ func get[T any](e *env, resource, name string) *T {
 	return out
 }
 
-// names are those of a resource's objects, in order.
+// names returns the names of a resource's objects, in order.
 func (e *env) names(resource string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -28,7 +28,7 @@ type viewKeeper struct {
 	nodes  *nodes
 	asker  ask.Asker
 	recent recent
-	// onDemand is that of admission.ClusterView.
+	// onDemand is passed to each admission.ClusterView.
 	onDemand bool
 
 	dirty   chan struct{}
@@ -81,7 +81,7 @@ func alike(a, b pool.Pool) bool {
 type nodes struct {
 	slices cache.Indexer
 
-	// autoGroups is that of Options.
+	// autoGroups has the meaning of Options.AutoGroups.
 	autoGroups bool
 
 	mu sync.Mutex

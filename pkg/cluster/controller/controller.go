@@ -48,7 +48,7 @@ type Options struct {
 	AutoGroups bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
-	// Prices are those of a GPU for an hour, by model.
+	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
 

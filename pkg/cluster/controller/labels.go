@@ -42,10 +42,10 @@ type labelState struct {
 	wanted uint64
 }
 
-// absence is the time since when something is missing. It is zero if that exists.
+// absence is the time since when slices are missing. It is zero while they exist.
 type absence struct{ since time.Time }
 
-// left returns the rest of a grace period of something that is missing.
+// left returns the rest of the grace period of missing slices.
 func (a *absence) left(grace time.Duration, missing bool) time.Duration {
 	if !missing {
 		a.since = time.Time{}

@@ -35,7 +35,7 @@ func TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange(t *testing.T) {
 	objects := machine(t, "l40s-4", "a", 0)
 	node, ok := objects[0].(*corev1.Node)
 	if !ok {
-		t.Fatal("the first is no Node")
+		t.Fatal("the first is not a Node")
 	}
 	theirs := map[string]string{"kubernetes.io/hostname": "a", "nvidia.com/gpu.count": "7", "nvidia.com/gpu.deploy.driver": "true", "team": "b"}
 	node.Labels, node.Annotations = theirs, map[string]string{"other": "one"}

@@ -43,7 +43,7 @@ type brokenLister struct {
 
 func (brokenLister) Get(string) (*resourceapi.DeviceClass, error) { panic("a bug") }
 
-// ask posts a body as the API server does. ok means that the API server would accept the answer.
+// askFor posts a body as the API server does. ok means that the API server would accept the answer.
 func askFor(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))

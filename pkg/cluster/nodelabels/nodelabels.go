@@ -25,7 +25,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// prefix is that of feature discovery.
+// prefix begins the labels of feature discovery.
 const prefix = "nvidia.com/"
 
 // unusual matches the characters that feature discovery removes from product names.
@@ -46,7 +46,7 @@ type node struct {
 	boards map[string]device
 	// partitions are an administrator's, by profile; those that are created for claims have no UUID.
 	partitions map[string][]device
-	// modes and machines are those of monitor devices.
+	// modes and machines come from monitor devices.
 	modes, machines map[string]bool
 	// capable means that a GPU supports MIG.
 	capable bool

@@ -35,12 +35,12 @@ const maxIdentities = 4
 
 // Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
-	// Spec has neither a pool nor a node, and no taints of unhealthy devices. Its identities are those of any one slice.
+	// Spec has neither a pool nor a node, and no taints of unhealthy devices. Its identities come from any one slice.
 	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds  []Kind
 	places []Place
-	// groups are those of WithGroups.
+	// WithGroups adds groups.
 	groups []*Shape
 }
 

@@ -126,7 +126,7 @@ func readJSON(r io.Reader, visit func([]byte) error) (metav1.ListMeta, error) {
 	}
 	list := resourceapi.ResourceSliceList{}
 	if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), data, &list); err != nil {
-		return metav1.ListMeta{}, fmt.Errorf("the answer is no list of ResourceSlices: %w", err)
+		return metav1.ListMeta{}, fmt.Errorf("the answer is not a list of ResourceSlices: %w", err)
 	}
 	for i := range list.Items {
 		raw, err := list.Items[i].Marshal()

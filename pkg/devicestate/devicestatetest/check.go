@@ -188,7 +188,7 @@ func (c *check) partitions(p *Process, plans []plan.Plan) {
 	}
 }
 
-// shares checks that MPS daemons, compute modes and time slices are those of the prepared claims.
+// shares checks that MPS daemons, compute modes and time slices fit the prepared claims.
 func (c *check) shares(plans []plan.Plan) {
 	daemons, exclusive, long := map[string]string{}, map[string]bool{}, map[string]bool{}
 	for _, p := range plans {

@@ -49,7 +49,7 @@ func (e *Env) image() *image {
 		case f.mode.IsRegular():
 			f.data, err = os.ReadFile(path)
 		case !f.mode.IsDir():
-			err = fmt.Errorf("%s is no file and no directory", path)
+			err = fmt.Errorf("%s is neither a file nor a directory", path)
 		}
 		i.files = append(i.files, f)
 		return err

@@ -14,7 +14,7 @@ import (
 func TestAdvice_Readings_BeginsAndEnds(t *testing.T) {
 	const half = 30 * time.Second
 	for name, tc := range map[string]struct {
-		// reading is of one poll; nil is that of a healthy GPU.
+		// reading is of one poll; nil is the reading of a healthy GPU.
 		reading func(n int) Reading
 		// `xid` is raised before the poll.
 		xid int

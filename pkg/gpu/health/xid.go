@@ -56,7 +56,7 @@ type XID struct {
 // OffTheBus is the XID of a GPU that has fallen off the bus.
 const OffTheBus = 79
 
-// manyErrorsXID is that of a high rate of corrected errors.
+// manyErrorsXID reports a high rate of corrected errors.
 const manyErrorsXID = 92
 
 // XIDs are the XIDs of NVIDIA's catalogue (October 2025) that drivers report, by code.

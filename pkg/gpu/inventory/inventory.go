@@ -37,7 +37,7 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev.
 	ProcRoot, SysRoot, DevRoot string
-	// Scans and Trigger are those of the Inventory. Default: new ones.
+	// Scans and Trigger belong to the Inventory. Default: new ones.
 	Scans   *Latest
 	Trigger notify.Trigger
 	// Switches notes operations that make a GPU disappear for a moment. Default: none.
@@ -82,12 +82,12 @@ type Inventory struct {
 	o Options
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
-	// minors are those of the driver's files.
+	// minors are read from the driver's files.
 	minors minorNumbers
 	// profiles and places, by path in sysfs, are used by one scan at a time.
 	profiles map[profileKey][]gpu.Profile
 	places   map[string]gpu.GPU
-	// multiprocessors are those of products, by name.
+	// multiprocessors are known for these products, by name.
 	multiprocessors map[string]int
 	// last is the last readable state of each GPU, by PCI address. Only Watch uses it.
 	last map[string]gpu.GPU
@@ -279,7 +279,7 @@ func (i *Inventory) passedThrough(s *gpu.Snapshot) {
 		address, err := gpu.CanonicalAddress(e.Name())
 		if err != nil || i.sys("bus/pci/devices", address, "vendor") != "0x10de" ||
 			!strings.HasPrefix(i.sys("bus/pci/devices", address, "class"), "0x03") {
-			continue // The class 0x03 is that of display and 3D controllers. A GPU's audio function has another one.
+			continue // The class 0x03 means display and 3D controllers. A GPU's audio function has another one.
 		}
 		s.Problems = append(s.Problems, gpu.Problem{
 			PCIAddress: address, Index: -1,

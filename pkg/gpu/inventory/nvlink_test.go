@@ -37,7 +37,7 @@ func placed(t *testing.T, machine *engine.Engine) gpu.Snapshot {
 	return s
 }
 
-// groups are those of a snapshot, by GPUs' indices: "01 23 0123".
+// groups returns the groups of a snapshot, by GPUs' indices: "01 23 0123".
 func groups(s gpu.Snapshot) string {
 	index := map[string]int{}
 	for _, g := range s.GPUs {

@@ -162,7 +162,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
 // files returns the state that polls compare: the loaded driver, its GPUs with their bindings and numbers, the device nodes
-// and MIG instances. It ignores times under /proc, which are those of the read.
+// and MIG instances. It ignores times under /proc, which are the times of the read.
 func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))

@@ -10,13 +10,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Use is a claim's device with its measurements. If other claims use the device too, they are those of the processes
+// Use is a claim's device with its measurements. If other claims use the device too, only processes are measured
 // that have the claim's metadata file mounted. Then all claims together never use more than the device does.
 type Use struct {
 	plan.Device
 	// Measured is the GPU or partition.
 	Measured Device
-	// Model is that of the board.
+	// Model is the board's model.
 	Model string
 	// Utilization is a part of the GPU or partition, also for a share. MemoryUsed is in bytes, Processes their number.
 	// Each of them can be Absent.
@@ -75,7 +75,7 @@ type user struct {
 type part struct{ utilization, memory, processes float64 }
 
 // divide attributes the processes of a device to its users. Processes that have none of their files mounted, such as an
-// MPS server and processes outside of Kubernetes, are no user's. If the files of a process are unknown, it can be any
+// MPS server and processes outside of Kubernetes, belong to no user. If the files of a process are unknown, it can be any
 // user's. A process with the files of several users is a part of each of them, so these cannot be measured.
 func divide(d Device, users []user) map[[2]int]part {
 	out, none := map[[2]int]part{}, part{Absent, Absent, Absent}

@@ -44,7 +44,7 @@ type Options struct {
 	Inventory       *inventory.Inventory
 	// Instance publishes while it is the newest.
 	Instance *host.Instance
-	// SchedulerVersion is that of publishing.Options.
+	// SchedulerVersion is passed to publishing.Options.
 	SchedulerVersion schedulerfault.Version
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
 	// the plugin releases its devices without an Unprepare.

@@ -39,7 +39,6 @@ func (s scripted) Unprepare(_ context.Context, c plan.Claim) error {
 	return err
 }
 
-// counts are calls of the service's functions.
 // newService returns a service whose recovery and first scan are done.
 func newService(e *env.Env, engine preparer) *service {
 	s := &service{

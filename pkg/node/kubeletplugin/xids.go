@@ -21,7 +21,7 @@ type XIDOptions struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys.
 	ProcRoot, SysRoot string
-	// Locks are those of the executors.
+	// Locks are shared with the executors.
 	Locks *watcher.Locks
 	// Health has the faults of GPUs.
 	Health *tracker.Tracker

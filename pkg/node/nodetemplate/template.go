@@ -168,8 +168,8 @@ func (t *template) add(spec resourceapi.ResourceSliceSpec) {
 	})
 }
 
-// noteOnDemand notes what the node publishes in part, or not at all, until an object asks for it: the profiles without some
-// of their placements, and the groups that are missing. That is the effect of the setting Auto, and slices do not name their
+// noteOnDemand notes what the node publishes in part, or not at all, until an object asks for it. These are profiles without
+// some of their placements, and missing groups. That is the effect of the setting Auto, and slices do not name their
 // settings. A GPU has at least one placement of each profile, and two of a profile that takes at most half of it.
 func (t *template) noteOnDemand() {
 	type part struct{ model, profile string }

@@ -21,7 +21,7 @@ type attributeSource struct {
 	driver gpu.Driver
 	// machine is the machine's product name.
 	machine string
-	// profile is that of a MIG device; for a whole GPU it is the profile with all engines. nil means unknown.
+	// profile is a MIG device's profile; for a whole GPU it is the profile with all engines. nil means unknown.
 	profile *gpu.Profile
 	// Partitions that do not exist yet have no UUID.
 	uuid string

@@ -71,7 +71,7 @@ func TestBuild_AnyMemoryRequested_LimitsProcessToCharge(t *testing.T) {
 				}
 				results, err := s.results(claim)
 				if err != nil || len(results) == 0 {
-					continue // Nothing has so much, or it is no amount to the scheduler.
+					continue // Nothing has so much, or it is not an amount to the scheduler.
 				}
 				claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
 				p, err := plan.Make(claim, node)

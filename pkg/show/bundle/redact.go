@@ -71,7 +71,7 @@ func walk(value any, driver string) {
 	}
 }
 
-// argument redacts the value of a flag whose name is that of a secret.
+// argument redacts the value of a flag whose name suggests a secret.
 func argument(text string) string {
 	if flag, _, ok := strings.Cut(text, "="); ok && strings.HasPrefix(flag, "-") && secretName.MatchString(flag) {
 		return flag + "=" + Redacted

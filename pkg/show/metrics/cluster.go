@@ -60,7 +60,7 @@ type Cluster struct {
 	Counts pool.DeviceCounts
 	// Claims are by phase, Classes by state.
 	Claims, Classes map[string]int
-	// Prices are those of a GPU for an hour, by model.
+	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
 

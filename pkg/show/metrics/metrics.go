@@ -108,8 +108,8 @@ func (e Entry) histogram(r prometheus.Registerer, buckets []float64) *prometheus
 	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
 }
 
-// descs has the description of each metric by its name, because making one costs more than a sample.
-var descs = func() map[string]*prometheus.Desc {
+// descriptions has the description of each metric by its name, because making one costs more than a sample.
+var descriptions = func() map[string]*prometheus.Desc {
 	out := map[string]*prometheus.Desc{}
 	for _, e := range slices.Concat(Catalogue(), ClusterCatalogue(), DCGM()) {
 		out[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
@@ -117,7 +117,7 @@ var descs = func() map[string]*prometheus.Desc {
 	return out
 }()
 
-func (e Entry) desc() *prometheus.Desc { return descs[e.Name] }
+func (e Entry) desc() *prometheus.Desc { return descriptions[e.Name] }
 
 // send writes a sample, unless the value is absent.
 func (e Entry) send(out chan<- prometheus.Metric, value float64, labels ...string) {
@@ -345,7 +345,7 @@ var (
 		"Devices of prepared claims, read from their records. A device that several claims share counts once for each claim."}
 	claimDevice = Entry{"gpu_dra_claim_device_info", "gauge",
 		[]string{"claim_namespace", "claim", "claim_uid", "pod", "container", "request", "type", "device", "share", "uuid", "gpu_uuid"},
-		"Always 1; the labels are a device of a prepared claim and a container with the claim. An NVLink group has a sample for each GPU. uuid is that of the GPU or MIG device, gpu_uuid that of the GPU. pod and container are empty before the container starts, and while the kubelet does not answer."}
+		"Always 1; the labels are a device of a prepared claim and a container with the claim. An NVLink group has a sample for each GPU. uuid names the GPU or MIG device, gpu_uuid the GPU. pod and container are empty before the container starts, and while the kubelet does not answer."}
 	publishedDevices = Entry{"gpu_dra_published_devices", "gauge", []string{"type"},
 		"Devices in the node's ResourceSlices, as last published by this instance."}
 	lastPublish = Entry{"gpu_dra_last_publish_timestamp_seconds", "gauge", nil,

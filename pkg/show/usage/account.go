@@ -14,7 +14,7 @@ import (
 // Observation is the node at one moment.
 type Observation struct {
 	Snapshot gpu.Snapshot
-	// Plans are those of all claims on the node.
+	// Plans has a plan for each claim on the node.
 	Plans []plan.Plan
 	// Served are the GPUs that device plugins serve, by PCI address.
 	Served map[string]string
@@ -68,7 +68,7 @@ type Claim struct {
 
 // Namespace holds the sums of a namespace's claims on this node, with those that have ended.
 type Namespace struct {
-	// Seconds are those of whole GPUs, by model.
+	// Seconds are seconds of whole GPUs, by model.
 	Seconds map[string]float64 `json:"seconds"`
 	// Last is the time since the boot at which the namespace last had a claim.
 	Last time.Duration `json:"last"`

@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// profiles are those of a board with eight memory slices and seven compute slices.
+// profiles fit a board with eight memory slices and seven compute slices.
 var profiles = []gpu.Profile{
 	{Name: "1g.10gb", Slices: 1, Placements: places(1, 0, 1, 2, 3, 4, 5, 6)},
 	{Name: "1g.20gb", Slices: 1, Placements: places(2, 0, 2, 4, 6)},

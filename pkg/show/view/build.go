@@ -20,7 +20,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// Objects are the API objects of a cluster. Slices are those of the driver.
+// Objects are the API objects of a cluster. Slices are the driver's own.
 type Objects struct {
 	Driver string
 	Slices []*pool.Slice
@@ -140,7 +140,7 @@ type published struct {
 	device gpu.Device
 	// readable means that the device's name follows the driver's form.
 	readable bool
-	// addresses are those of the GPUs that the device needs.
+	// addresses name the GPUs that the device needs.
 	addresses []string
 	// start and size are in memory slices; size is 0 if the counters do not say.
 	start, size int

@@ -43,7 +43,7 @@ type GPU struct {
 	Use          Use `json:"use"`
 	// Health is the unhealthy taint's value, or empty.
 	Health string `json:"health,omitempty"`
-	// Taints are those of DeviceTaintRules.
+	// Taints come from DeviceTaintRules.
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
 	Allocations []Allocation `json:"allocations,omitempty"`
@@ -79,7 +79,7 @@ const (
 type Allocation struct {
 	Device string   `json:"device"`
 	Kind   gpu.Kind `json:"kind"`
-	// Profile, Start and Size are those of a partition, in memory slices.
+	// Profile, Start and Size describe a partition, in memory slices.
 	Profile string `json:"profile,omitempty"`
 	Start   int    `json:"start,omitempty"`
 	Size    int    `json:"size,omitempty"`

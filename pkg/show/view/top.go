@@ -19,17 +19,17 @@ type NodeUse struct {
 	MemoryUsedBytes  *float64 `json:"memoryUsedBytes,omitempty"`
 	MemoryTotalBytes *float64 `json:"memoryTotalBytes,omitempty"`
 	PowerWatts       *float64 `json:"powerWatts,omitempty"`
-	// TemperatureCelsius is that of the hottest GPU.
+	// TemperatureCelsius is the hottest GPU's temperature.
 	TemperatureCelsius *float64 `json:"temperatureCelsius,omitempty"`
 }
 
 // ClaimUse is the measured use of the devices of a claim, or of all claims of a pod. A nil value was not measured.
 type ClaimUse struct {
 	Namespace string `json:"namespace"`
-	// Name is that of the claim or of the pod.
+	// Name is the name of the claim or of the pod.
 	Name string `json:"name"`
 	Node string `json:"node,omitempty"`
-	// Claims are those of the pod, and Pods those of the claim.
+	// Claims are the pod's claims, and Pods the claim's pods.
 	Claims  []string `json:"claims,omitempty"`
 	Pods    []string `json:"pods,omitempty"`
 	Devices []string `json:"devices"`
@@ -51,7 +51,7 @@ const (
 // claimFigures are the metrics with a sample for each pod of a claim. Other metrics of claims have other labels.
 var claimFigures = []string{claimUtilization, claimMemoryUsed, claimMemoryGranted}
 
-// mean collects values. Values that are no number, or that no device can have, are not measured.
+// mean collects values. Values that are not numbers, or that no device can have, are not measured.
 type mean struct {
 	sum, largest float64
 	n            int

@@ -105,7 +105,7 @@ func URL(l net.Listener, token string) string {
 	return "http://" + l.Addr().String() + "/" + token + "/"
 }
 
-// Serve serves a handler until the context ends, which is no error. Requests then have a second to end.
+// Serve serves a handler until the context ends, which is not an error. Requests then have a second to end.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0),

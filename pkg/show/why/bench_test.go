@@ -72,7 +72,7 @@ func BenchmarkAsk(b *testing.B) {
 	b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op")
 }
 
-// processorTime is that of the process, because other programs make the time of a clock long.
+// processorTime returns the processor time of the process, because other programs make the time of a clock long.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

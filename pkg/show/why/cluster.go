@@ -16,13 +16,13 @@ import (
 type Cluster struct {
 	// Nodes is nil if nodes cannot be read: then each node of a slice counts, without labels and taints.
 	Nodes []*corev1.Node
-	// Slices are those of all drivers.
+	// Slices has the slices of all drivers.
 	Slices    []*pool.Slice
 	Claims    []*resourceapi.ResourceClaim
 	Templates []*resourceapi.ResourceClaimTemplate
 	Classes   []*resourceapi.DeviceClass
 	Rules     []*resourceapi.DeviceTaintRule
-	// Events are those of the pod in question.
+	// Events are about the pod in question.
 	Events []*corev1.Event
 }
 

@@ -126,7 +126,7 @@ func (m *Manifest) workload(head object, depth int) error {
 		job := head
 		job.Spec.Template, job.Spec.JobTemplate = nil, nil
 		if err := json.Unmarshal(head.Spec.JobTemplate, &job); err != nil {
-			return nil //nolint:nilerr // It is no CronJob.
+			return nil //nolint:nilerr // It is not a CronJob.
 		}
 		job.Kind, job.Name, job.Namespace = head.Kind, head.Name, head.Namespace
 		return m.workload(job, depth+1)
@@ -136,7 +136,7 @@ func (m *Manifest) workload(head object, depth int) error {
 	}
 	var t corev1.PodTemplateSpec
 	if json.Unmarshal(raw, &t) != nil || len(t.Spec.Containers) == 0 {
-		return nil // It is no pod template.
+		return nil // It is not a pod template.
 	}
 	m.Pods = append(m.Pods, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: head.Namespace, Name: head.Name, Labels: t.Labels}, Spec: t.Spec,

@@ -164,7 +164,7 @@ func parseStart(word string) (int, error) {
 	}
 	n, err := strconv.Atoi(word)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no memory slice: a number from 0, or all", word)
+		return 0, fmt.Errorf("%q is not a memory slice: a number from 0, or all", word)
 	}
 	return n, nil
 }

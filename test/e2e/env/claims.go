@@ -26,7 +26,7 @@ const classByHand = "by-hand.gpu.nvidia.com"
 type Part struct {
 	Device string
 	Admin  bool
-	// Memory makes the request a share of the device. Parameters are those of the driver, as JSON.
+	// Memory makes the request a share of the device. Parameters are for the driver, as JSON.
 	Memory, Parameters string
 }
 

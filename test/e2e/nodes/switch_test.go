@@ -46,7 +46,7 @@ func TestController_SwitchedOffAndOn_ClassesAreKept(t *testing.T) {
 	if plugins.Spec.Template.Spec.Affinity != nil || plugins.Status.DesiredNumberScheduled != 2 {
 		t.Errorf("after an upgrade %d plugins have the affinity %v", plugins.Status.DesiredNumberScheduled, plugins.Spec.Template.Spec.Affinity)
 	}
-	waitClass(ctx, t, made, true) // The chart's own is no reason to take it away.
+	waitClass(ctx, t, made, true) // The chart's own is not a reason to take it away.
 	// In the network of the nodes, where both pods of two replicas would need the ports of the one machine.
 	must(t, cluster.Helm(ctx, "--set", shortGrace, "--set", "webhook.hostNetwork=true,webhook.port=19443,controller.replicas=1",
 		"--set", "controller.healthPort=19081,controller.metrics.httpEndpoint=:19080"))

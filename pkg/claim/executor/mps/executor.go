@@ -285,7 +285,7 @@ func (x *Executor) setExclusive(d plan.Device) error {
 	})
 }
 
-// twice asks again if the answer is that the GPU lacks the setting, because without it a share is no limit.
+// twice asks again if the answer is that the GPU lacks the setting, because without it a share is not a limit.
 func twice[T any](ask func() (T, error)) (T, error) {
 	value, err := ask()
 	if nvml.Unavailable(err) {

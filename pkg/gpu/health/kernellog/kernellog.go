@@ -65,7 +65,7 @@ type Health interface {
 
 // Options configures a Log; all fields are required.
 type Options struct {
-	// Path is that of /dev/kmsg.
+	// Path is the path of /dev/kmsg.
 	Path string
 	// Cursor is the file of the position. Its directory must exist.
 	Cursor string

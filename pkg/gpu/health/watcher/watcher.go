@@ -76,7 +76,7 @@ type Event struct {
 	// GPU has the PCI address and the UUID only.
 	GPU gpu.GPU
 	XID uint64
-	// GPUInstance and ComputeInstance are those of the partition at fault, -1 for the whole GPU.
+	// GPUInstance and ComputeInstance name the partition at fault; they are -1 for the whole GPU.
 	GPUInstance, ComputeInstance int
 }
 

@@ -37,11 +37,11 @@ type plugin struct {
 	// Edit, if set, is called before the driver root returns a device's container edits.
 	Edit func(context.Context, plan.Device) error
 
-	// Kernel is that of devicestate.Options, and Tick that of inventory.Options; nil for none and for short ticks.
+	// Kernel is passed to devicestate.Options, and Tick to inventory.Options; nil means none, and short ticks.
 	Kernel func() string
 	Tick   func(time.Duration) (<-chan time.Time, func())
 
-	// DriverVersion is that of the machine that Start makes; empty for the profile's.
+	// DriverVersion is for the machine that Start makes; empty means the profile's.
 	DriverVersion string
 
 	// SchedulerVersion is the plugin's setting; the zero Version means none.

@@ -177,7 +177,7 @@ func (u *Usage) search(ctx context.Context, nodes []string, ignored func(pid, na
 }
 
 // monitors reports whether a process with these open files is a monitoring agent: it has every GPU open, but not the
-// device of unified memory, which each compute context needs. A single GPU is no evidence.
+// device of unified memory, which each compute context needs. A single GPU is not evidence.
 func (u *Usage) monitors(open []string) bool {
 	gpus := u.o.Scans.Snapshot().GPUs
 	return len(gpus) > 1 && !slices.ContainsFunc(open, func(file string) bool { return isNode(file)("dev/nvidia-uvm") }) &&

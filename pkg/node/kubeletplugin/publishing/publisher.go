@@ -85,7 +85,7 @@ func newPublisher(n builder, t notify.Trigger, o Options) *Publisher {
 }
 
 // Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says that
-// their health is unknown. So is that of unmonitored devices.
+// their health is unknown. So is the health of unmonitored devices.
 func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -76,7 +76,7 @@ func (s *session) stop() {
 	<-s.done
 }
 
-// queue reports as synced that the pool of the devices for use has no errors; monitor devices alone are no success.
+// queue reports as synced that the pool of the devices for use has no errors; monitor devices alone are not a success.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
 	p *Publisher

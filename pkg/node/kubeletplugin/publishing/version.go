@@ -38,7 +38,7 @@ type version struct {
 	server discovery.ServerVersionInterfaceWithContext
 	now    func() time.Time
 
-	// seen holds the time of the last read of each version. An answer that is no version counts as the unknown one.
+	// seen holds the time of the last read of each version. An answer that is not a version counts as the unknown one.
 	seen map[schedulerfault.Version]time.Time
 	// last is the answer of the last successful read.
 	last     schedulerfault.Version

@@ -37,7 +37,7 @@ const (
 	profile = ` && device.attributes["gpu.nvidia.com"].profile == "%s"`
 )
 
-// Namespace is that of all claims and pods.
+// Namespace has all claims and pods.
 const Namespace = "team-a"
 
 // Fleet is a cluster in memory. Its Slices are as nodes write them.

@@ -71,7 +71,7 @@ func (c Component) Target(out string) string {
 	return out + "/"
 }
 
-// Flags are those of go build.
+// Flags are passed to go build.
 func (c Component) Flags() []string {
 	flags := []string{
 		"-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(append([]string{"-s", "-w"}, c.LDFlags...), " "),
