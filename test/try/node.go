@@ -174,6 +174,7 @@ func (n *node) pick(paths ...string) (edits specs.ContainerEdits, err error) {
 
 func (n *node) Install(context.Context) error { return nil }
 
+// Common leaves out libraries and hooks, which need a driver's files.
 func (n *node) Common(context.Context) (specs.ContainerEdits, error) {
 	edits, err := n.pick("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 	edits.Env = []string{"NVIDIA_VISIBLE_DEVICES=void"}
