@@ -79,7 +79,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		return nil, err
 	}
 	l := loader{want: w, namespace: namespace, forbidden: map[string]bool{}, out: &objects{
-		Diagnosis:     view.Diagnosis{Objects: view.Objects{Driver: f.driver}, Now: f.now()},
+		Diagnosis:   view.Diagnosis{Objects: view.Objects{Driver: f.driver}, Now: f.now()},
 		OtherSlices: map[string]int{}, client: client, dynamic: dyn,
 	}}
 	group, ctx := errgroup.WithContext(ctx)

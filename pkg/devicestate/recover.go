@@ -150,10 +150,10 @@ func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (di
 			return "", err
 		}
 		defer locks.release()
-		if err = e.checkSteps(ctx, lost.Plan); err == nil {
-			err = e.restoreLost(lost)
-		}
-		if !errors.Is(err, plan.ErrDestroyed) && !errors.Is(err, fs.ErrNotExist) {
+		switch err = e.checkSteps(ctx, lost.Plan); {
+		case err == nil: // An error of the restored record must not remove the spec.
+			return "record restored from the spec", e.restoreLost(lost)
+		case !errors.Is(err, plan.ErrDestroyed) && !errors.Is(err, fs.ErrNotExist):
 			return "record restored from the spec", err
 		}
 	}

@@ -44,12 +44,12 @@ type Config struct {
 	// GPUPrices has the numbers of that map.
 	GPUPrices map[string]float64
 
-	NodeLabels     bool
+	NodeLabels      bool
 	DemandConfigMap string
-	AutoGroups     bool
-	Check          string
-	Verbosity      int
-	Version        bool
+	AutoGroups      bool
+	Check           string
+	Verbosity       int
+	Version         bool
 }
 
 // The values of --check.

@@ -56,7 +56,7 @@ type Config struct {
 	resourceslices.Settings
 	migDevices, monitorDevices bool
 	DeviceMetadata             bool
-	AdoptExternalMIG            bool
+	AdoptExternalMIG           bool
 	MIGModeIdle                time.Duration
 
 	MPSDir, SharingConfig, DemandConfigMap string

@@ -177,20 +177,20 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 		running    bool // A server runs before.
 		want       string
 	}{
-		"a server stays in start":           {"server", "1 0", false, "in start"},
-		"a server keeps its memory limit":   {"answer", "set_device_pinned_mem_limit not now", true, "want 39936 MiB"},
-		"a server keeps its SMs":            {"answer", "set_active_thread_percentage not now", true, "want 50 %"},
-		"the default limit stays":           {"answer", "set_default_device_pinned_mem_limit no", false, "want 39936 MiB"},
-		"the default SMs stay":              {"answer", "set_default_active_thread_percentage not now", false, "want 50 %"},
-		"the answer is not a limit":         {"answer", "get_device_pinned_mem_limit 39936 bananas", true, "39936 bananas"},
-		"the answer is empty":               {"answer", "get_device_pinned_mem_limit", true, "memory limit"},
-		"the answer is not a percentage":       {"answer", "get_active_thread_percentage many", true, "many"},
-		"the default's answer is not a limit":  {"answer", "get_default_device_pinned_mem_limit none", false, "none"},
-		"the list is not readable":          {"answer", "get_server_list the list", true, "the list"},
-		"a server is not listed any more":   {"answer", "get_server_list", true, "in start"},
-		"the list is not answered":          {"silent", "get_server_list", false, "did not answer"},
-		"a server's limit is not answered":  {"silent", "get_device_pinned_mem_limit", true, "did not answer"},
-		"the default limit is not answered": {"silent", "get_default_device_pinned_mem_limit", false, "did not answer"},
+		"a server stays in start":             {"server", "1 0", false, "in start"},
+		"a server keeps its memory limit":     {"answer", "set_device_pinned_mem_limit not now", true, "want 39936 MiB"},
+		"a server keeps its SMs":              {"answer", "set_active_thread_percentage not now", true, "want 50 %"},
+		"the default limit stays":             {"answer", "set_default_device_pinned_mem_limit no", false, "want 39936 MiB"},
+		"the default SMs stay":                {"answer", "set_default_active_thread_percentage not now", false, "want 50 %"},
+		"the answer is not a limit":           {"answer", "get_device_pinned_mem_limit 39936 bananas", true, "39936 bananas"},
+		"the answer is empty":                 {"answer", "get_device_pinned_mem_limit", true, "memory limit"},
+		"the answer is not a percentage":      {"answer", "get_active_thread_percentage many", true, "many"},
+		"the default's answer is not a limit": {"answer", "get_default_device_pinned_mem_limit none", false, "none"},
+		"the list is not readable":            {"answer", "get_server_list the list", true, "the list"},
+		"a server is not listed any more":     {"answer", "get_server_list", true, "in start"},
+		"the list is not answered":            {"silent", "get_server_list", false, "did not answer"},
+		"a server's limit is not answered":    {"silent", "get_device_pinned_mem_limit", true, "did not answer"},
+		"the default limit is not answered":   {"silent", "get_default_device_pinned_mem_limit", false, "did not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -158,7 +158,7 @@ func TestFind_SwitchLinksFail_DropsTheirGroups(t *testing.T) {
 		"a GPU was refused":          {func(g []gpu.GPU) { g[7].Fabric.State = gpu.FabricFailed }, "0123456 switched 01 23 45 0123"},
 		"none is registered":         {func(g []gpu.GPU) { each(g, func(g *gpu.GPU) { g.Fabric.State = gpu.FabricPending }) }, ""},
 		"all are":                    {func(g []gpu.GPU) { each(g, func(g *gpu.GPU) { g.Fabric.State = gpu.FabricReady }) }, "01234567 switched 01 23 45 67 0123 4567 01234567"},
-		"two are not peers":           {func(g []gpu.GPU) { g[2].Unreachable = []string{address(3)} }, "01234567 switched 01 45 67 4567"},
+		"two are not peers":          {func(g []gpu.GPU) { g[2].Unreachable = []string{address(3)} }, "01234567 switched 01 45 67 4567"},
 		"another model is among it":  {func(g []gpu.GPU) { g[0].ProductName, g[0].Links = "display", nil }, "1234567 switched 12 34 56 1234"},
 		"a display adapter comes up": {func(g []gpu.GPU) { g[7].ProductName, g[7].Links = "display", nil }, "0123456 switched 01 23 45 0123"},
 	} {

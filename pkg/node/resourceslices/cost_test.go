@@ -137,7 +137,7 @@ func (s *scheduler) objects(claim *resourceapi.ResourceClaim) float64 {
 
 // states are the columns of the table: the part of the node that claims hold, in halves, and the claims elsewhere.
 var states = []struct {
-	name            string
+	name              string
 	halves, elsewhere int
 }{{"empty", 0, 0}, {"half", 1, 0}, {"full", 2, 0}, {"half, 4,000 claims elsewhere", 1, 4000}}
 

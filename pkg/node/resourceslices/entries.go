@@ -20,7 +20,7 @@ type deviceEntry struct {
 	uuid    string
 	// external partitions are external and exist.
 	external bool
-	held    bool
+	held     bool
 	// placements says whether the node's settings publish the entry for new claims.
 	placements sharing.Placements
 	// state is set if the entry is unavailable to new claims.

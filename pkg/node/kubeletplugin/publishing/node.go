@@ -32,7 +32,7 @@ type NodeOptions struct {
 	Sharing sharing.Source
 	// AdoptExternal treats partitions and modes without a record as leftovers.
 	AdoptExternal bool
-	Modes        Modes
+	Modes         Modes
 	// DevicePlugins serve GPUs. Until they are known, nothing is published.
 	DevicePlugins plan.DevicePlugins
 	// Records are the prepared claims.
