@@ -6,6 +6,7 @@ package devicestate_test
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -80,6 +81,22 @@ func TestRecord_Gone_SpecReplacesIt(t *testing.T) {
 			e.Prepare(p, "b")
 		})
 	}
+}
+
+// TestRecord_DirectoryGone_SpecStays removes all records while the plugin runs, so that none can be written again.
+func TestRecord_DirectoryGone_SpecStays(t *testing.T) {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.SteppedClaim("a", "0")
+	e.Prepare(p, "a")
+	dir := filepath.Dir(e.RecordFile("a"))
+	e.Must(os.Rename(dir, dir+".gone"))
+	p.Engine.Recover(t.Context())
+	if _, err := os.Stat(e.SpecFile("a")); err != nil {
+		t.Errorf("the last copy of the plan is gone: %v", err)
+	}
+	e.Must(os.Rename(dir+".gone", dir))
+	e.CheckClean(p, "a")
 }
 
 // TestRecord_ReadableAgain_ReplacesUnknown has a disk that fails to read a record for some time, without a CDI spec.
