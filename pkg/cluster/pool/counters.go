@@ -27,7 +27,7 @@ func (c Counters) Add(sets []resourceapi.CounterSet) {
 	for _, set := range sets {
 		c[set.Name] = make(map[string]resource.Quantity, len(set.Counters))
 		for name, n := range set.Counters {
-			c[set.Name][name] = n.Value
+			c[set.Name][name] = n.Value.DeepCopy() // A large value shares memory, which Sub changes.
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
@@ -145,6 +146,36 @@ func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
 				t.Errorf("fragmentation %v, want %v", f, c.broken)
 			}
 		})
+	}
+}
+
+// TestCount_CountersOfAnySize_LeaveTheShape has a counter that no 64-bit integer with its unit holds.
+func TestCount_CountersOfAnySize_LeaveTheShape(t *testing.T) {
+	all := published(t, "hgx-h100", "a")
+	for _, s := range all {
+		for _, set := range s.Spec.SharedCounters {
+			set.Counters["memory"] = resourceapi.Counter{Value: resource.MustParse("1Pi")}
+		}
+		for _, d := range s.Spec.Devices {
+			for _, use := range d.ConsumesCounters {
+				use.Counters["memory"] = resourceapi.Counter{Value: resource.MustParse("1Gi")}
+			}
+		}
+	}
+	p := poolOf(&pool.Shapes{}, all)
+	var held []string
+	for d, k := range p.Devices() {
+		if k.Type == gpu.KindGPU {
+			held = append(held, d.Name)
+		}
+	}
+	p.Count(held)
+	for i, s := range p.Published() {
+		for _, set := range s.Spec.SharedCounters {
+			if got := set.Counters["memory"].Value; got.Cmp(resource.MustParse("1Pi")) != 0 {
+				t.Fatalf("slice %d: a count left %s of 1Pi", i, got.String())
+			}
+		}
 	}
 }
 
