@@ -200,7 +200,7 @@ func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 		q.AllocationMode, q.Count = resourceapi.DeviceAllocationModeExactCount, 1
 	}
 	for _, n := range v.empty {
-		if ctx.Err() != nil || !v.TooFew(ctx, n, nil, q.Request) {
+		if few, err := v.TooFew(ctx, n, nil, q.Request); !few || err != nil || ctx.Err() != nil {
 			return false
 		}
 	}

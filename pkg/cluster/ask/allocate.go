@@ -40,13 +40,9 @@ func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.Na
 	if len(claims) == 0 {
 		return Yes, ""
 	}
-	for _, c := range claims {
-		for _, q := range a.Requests(c.Spec.Devices) {
-			// The allocator would find that out by trying the devices in every order.
-			if !q.Alternative() && a.TooFew(ctx, n, released, q) {
-				return No, ""
-			}
-		}
+	// The allocator would find that out by trying the devices in every order.
+	if a.anyTooFew(ctx, n, released, claims) {
+		return No, ""
 	}
 	// A slice that no API server accepts can make the allocator panic.
 	defer func() {
@@ -107,11 +103,28 @@ func (n *Node) state(released sets.Set[types.NamespacedName]) structured.Allocat
 	return out
 }
 
+// anyTooFew reports whether the node has too few devices for a request of the claims. A selector that fails leaves the answer to the allocator,
+// because such an error ends the scheduler's attempt.
+func (a Asker) anyTooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) bool {
+	for _, c := range claims {
+		for _, q := range a.Requests(c.Spec.Devices) {
+			if q.Alternative() {
+				continue
+			}
+			if few, err := a.TooFew(ctx, n, released, q); few || err != nil {
+				return err == nil
+			}
+		}
+	}
+	return false
+}
+
 // TooFew reports whether a request counts more devices than the node can give it. Each test here is one that every allocated
-// device passes. It is false for requests of an open number or for administrators, without a class, and if a selector fails.
-func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], q Request) bool {
+// device passes. It is false for requests of an open number or for administrators, and without a class. The error is the
+// first one of a selector.
+func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], q Request) (bool, error) {
 	if q.Class == nil || q.Admin() || q.Devices() == 0 {
-		return false
+		return false, nil
 	}
 	left, expressions := n.left(released), q.Expressions()
 	count, whole := int64(0), true
@@ -121,7 +134,7 @@ func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.Name
 		for i, d := range s.Spec.Devices {
 			failed, err := a.Failing(ctx, expressions, s.candidate(i))
 			if err != nil {
-				return false // The allocator reports it, if it reaches the device.
+				return false, err
 			}
 			if failed != "" || len(Untolerated(d, q.Tolerations)) > 0 {
 				continue
@@ -147,7 +160,7 @@ func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.Name
 			count += b.most()
 		}
 	}
-	return count < q.Devices()
+	return count < q.Devices(), nil
 }
 
 // together bounds how many devices of one counter set can be allocated at once.

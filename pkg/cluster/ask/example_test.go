@@ -27,14 +27,7 @@ func Example() {
 	for _, s := range published {
 		all = append(all, pool.Unshared(s))
 	}
-	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	_ = classes.Add(&resourceapi.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"},
-		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
-		}}}},
-	})
-	asker := ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}
+	asker := ask.Asker{Evaluator: ask.NewEvaluator(), Classes: classes("gpu.nvidia.com")}
 	for _, count := range []int64{2, 5} {
 		claim := &resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 			Requests: []resourceapi.DeviceRequest{{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{
@@ -47,4 +40,16 @@ func Example() {
 	// Output:
 	// 2 GPUs fit: true
 	// 5 GPUs fit: false
+}
+
+// classes has a class of all GPUs.
+func classes(name string) resourcelisters.DeviceClassLister {
+	all := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	_ = all.Add(&resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
+		}}}},
+	})
+	return resourcelisters.NewDeviceClassLister(all)
 }
