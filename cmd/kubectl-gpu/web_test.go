@@ -151,7 +151,7 @@ func TestWeb_LessRights_NotesWhatIsMissing(t *testing.T) {
 
 func TestWeb_Start_FailsWithASentence(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100"})
-	if code, _, errOut := e.kubectl("web", "--port", "70000"); code != 2 || !strings.Contains(errOut, "no port") {
+	if code, _, errOut := e.kubectl("web", "--port", "70000"); code != 2 || !strings.Contains(errOut, "is not a port") {
 		t.Errorf("exit code %d: %s", code, errOut)
 	}
 	e.forbidden[slicesPath] = true
