@@ -39,8 +39,8 @@ type minor struct {
 }
 
 var minors = []minor{
-	{34, []int{0, 1, 2, 3, 4, 5, 7, 8, 9}, "v0.36.mod", "k8s.io/apiserver => k8s.io/apiserver v0.34.9"},
-	{35, []int{0, 1, 2, 3, 4, 5, 6}, "v0.37.mod", ""},
+	{34, []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13}, "v0.36.mod", "k8s.io/apiserver => k8s.io/apiserver v0.34.9"},
+	{35, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, "v0.37.mod", ""},
 	{36, []int{0, 1, 2, 3, 4, 5, 6}, "v0.36.mod", ""},
 	{37, []int{0, 1, 2}, "v0.37.mod", ""},
 }
