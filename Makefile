@@ -104,7 +104,7 @@ test-monitoring: images cluster-build ## The chart's rules and dashboards, with 
 	@hack/test-monitoring.sh $(KUBERNETES) "$(RUN)" $(FLAGS)
 
 .PHONY: test-versions
-test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
+test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.12" for some
 	@hack/test-versions.sh $(VERSIONS)
 
 .PHONY: test-web

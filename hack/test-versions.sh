@@ -4,7 +4,9 @@
 # not run stay as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-known=(v1.36.3 v1.35.6 v1.34.4 v1.33.13) # The order of the table.
+# The oldest and the newest patch of each minor version that the Go module proxy has, in the order of the table.
+# make test runs 1.37.1.
+known=(v1.37.2 v1.37.0 v1.36.5 v1.36.0 v1.35.8 v1.35.0 v1.34.12 v1.34.0 v1.33.13)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${known[@]}")
 for v in "${wanted[@]}"; do
@@ -100,25 +102,36 @@ nodes_cut='TestDeviceClasses_GPUModelsChange|TestNodeLabels_PodSelectsThem|TestW
 health=TestGroups_LinkFails
 order=TestDemos/nvlink-fill
 
-step v1.34.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
-step v1.35.6 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.34.0 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.34.12 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.35.0 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.35.8 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.35.0 '`reduced`; counters, taints, extended resources on' --feature-gates $counters,$taints -- ./e2e/reduced
+step v1.36.0 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.36.5 '`reduced`; counters, consumable capacity off' \
+  --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
 step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
   --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./e2e/beta
-step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
+step v1.34.12 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
   --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./e2e/beta
-step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
+step v1.34.12 '`nodes` without partitions; counters, taints, extended resources on' \
   --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e/nodes -skip "$nodes_cut"
-step v1.35.6 '`nodes` without warnings; counters, taints, extended resources on' \
+step v1.35.8 '`nodes` without warnings; counters, taints, extended resources on' \
   --nodes 2 --feature-gates $counters,$taints -- ./e2e/nodes -skip TestWebhook_ReviewDemos
-step v1.36.3 '`reduced`; counters, consumable capacity off' \
-  --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
-step v1.36.3 '`nodes`' --nodes 2 -- ./e2e/nodes
-step v1.35.6 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
+for v in v1.36.5 v1.37.0 v1.37.2; do
+  step $v '`nodes`' --nodes 2 -- ./e2e/nodes
+done
+step v1.35.8 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
   --feature-gates $capacity,$taints -- ./e2e -run "$shared_whole" -skip TestShares_OfSeveralGPUsByMPS
-step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
-  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e -skip "$shared|$cut"
-step v1.35.6 '`e2e` without shares; counters, taints, extended resources on' \
+for v in v1.34.12 v1.34.0; do
+  step $v '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
+    --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e -skip "$shared|$cut"
+done
+step v1.36.0 '`e2e` without partitions, groups, shares' -- ./e2e -skip "$shared|$cut"
+step v1.35.8 '`e2e` without shares; counters, taints, extended resources on' \
   --feature-gates $counters,$taints -- ./e2e -skip "$shared|$health|$order"
-step v1.36.3 '`e2e`, `crash`' -- ./e2e ./crash
+for v in v1.37.2 v1.37.0 v1.36.5; do
+  step $v '`e2e`, `crash`' -- ./e2e ./crash
+done
 write
 exit "$failed"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -62,10 +63,14 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, erro
 	if len(nodes) == 0 {
 		o.Controllers = scrape(ctx, o.client, view.ControllerPods(o.Pods), nameOf).samples
 	}
-	version, err := o.client.Discovery().ServerVersionWithContext(ctx)
-	if err == nil {
-		o.ServerVersion = version.GitVersion
-	}
-	o.ServerVersionError = err
+	o.ServerVersion, o.ServerVersionError = serverVersion(ctx, o.client)
 	return o, nil
+}
+
+func serverVersion(ctx context.Context, client kubernetes.Interface) (string, error) {
+	version, err := client.Discovery().ServerVersionWithContext(ctx)
+	if err != nil {
+		return "", err
+	}
+	return version.GitVersion, nil
 }

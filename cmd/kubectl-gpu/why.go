@@ -265,6 +265,7 @@ func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects ...why.Subject) error {
 	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
+	g.cluster.ServerVersion, g.cluster.ServerVersionError = serverVersion(ctx, g.client)
 	m.AddTo(g.cluster)
 	for _, s := range subjects {
 		if s.Pod == nil {

@@ -128,6 +128,9 @@ func (f Fault) Upgrade() string {
 // Version is a release of Kubernetes 1. The zero Version is unknown.
 type Version struct{ Minor, Patch int }
 
+// Allocator is the version of Kubernetes whose allocator this module links. Answers about claims are judged by it.
+var Allocator = Version{Minor: 37, Patch: 2}
+
 func (v Version) String() string {
 	if v == (Version{}) {
 		return "unknown"

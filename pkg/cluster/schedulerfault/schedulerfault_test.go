@@ -5,6 +5,7 @@ package schedulerfault
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -97,5 +98,17 @@ func TestFaults_Rows_AreComplete(t *testing.T) {
 	}
 	if to := faults[slices.IndexFunc(faults, func(f Fault) bool { return f.Minor == 35 && f.FixedIn == 0 })].Upgrade(); to != "1.36.2" {
 		t.Errorf("the upgrade from 1.35 is to %s, want 1.36.2", to)
+	}
+}
+
+// TestAllocator_GoMod_HasItsVersion reads the version of the module that is linked.
+func TestAllocator_GoMod_HasItsVersion(t *testing.T) {
+	text, err := os.ReadFile("../../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("k8s.io/dynamic-resource-allocation v0.%d.%d\n", Allocator.Minor, Allocator.Patch)
+	if !strings.Contains(string(text), want) {
+		t.Errorf("Allocator is %s, and go.mod lacks %s", Allocator, want)
 	}
 }

@@ -36,6 +36,8 @@ type Answer struct {
 	Subject string `json:"subject"`
 	Result  Result `json:"result"`
 	Summary string `json:"summary"`
+	// JudgedBy names the versions of the allocator and of the API server. It is empty if neither was asked.
+	JudgedBy string `json:"judgedBy,omitempty"`
 	// Fits are the nodes that can allocate the claims now.
 	Fits []string `json:"fits,omitempty"`
 	// Reasons say why other nodes cannot, or what comes before the devices.
@@ -217,6 +219,9 @@ func (a Answer) String() string {
 	}
 	if a.Result == Waits && len(a.Cures) == 0 && len(a.Reasons) > 0 {
 		fmt.Fprintln(&b, "No single change was found that lets it fit.")
+	}
+	if a.JudgedBy != "" {
+		fmt.Fprintf(&b, "Judged by %s.\n", a.JudgedBy)
 	}
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsPrint(r) {

@@ -60,6 +60,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		a.review(ctx, &answer, nil, w.waiting)
 		return answer
 	}
+	answer.judged(c)
 	question := a.Question(w.waiting, c.Rules)
 	var open, closed []*ask.Node
 	excludedBy := map[string]string{}

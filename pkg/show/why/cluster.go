@@ -24,6 +24,10 @@ type Cluster struct {
 	Rules     []*resourceapi.DeviceTaintRule
 	// Events are about the pod in question.
 	Events []*corev1.Event
+	// ServerVersion is the API server's version, such as v1.36.1; without a cluster it is empty. ServerVersionError says why
+	// it could not be read.
+	ServerVersion      string
+	ServerVersionError error
 }
 
 // Options configure an Ask.
