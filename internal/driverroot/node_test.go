@@ -5,14 +5,13 @@ package driverroot
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/ptr"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -58,23 +57,60 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 }
 
 // TestGPU_NodesOfBeforeAReload_ReturnsError has device nodes whose numbers other devices have now.
-func TestGPU_NodesOfBeforeAReload_ReturnsError(t *testing.T) {
-	for name, number := range map[string]int{"nvidia1": int(unix.Mkdev(195, 0)), "nvidia-uvm": int(unix.Mkdev(509, 0))} {
-		t.Run(name, func(t *testing.T) {
-			dir, o := newEnv(t)
-			r := New(o)
-			if _, err := r.GPU(t.Context(), device); err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(dir, "root/dev", name)
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			mknod(t, path, uint32(number))
-			e, err := r.GPU(t.Context(), device)
-			if !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "nvidia-modprobe") {
-				t.Errorf("%v, nodes %v", err, nodesOf(e))
-			}
-		})
+// TestNodes_AnyStateOfDev_ContainerHasTheKernels changes the host's /dev. The driver makes nodes at its first use, and they
+// can outlive a reload.
+func TestNodes_AnyStateOfDev_ContainerHasTheKernels(t *testing.T) {
+	file := func(t *testing.T, path string) { write(t, path, "") }
+	other := func(t *testing.T, path string) { mknod(t, path, uint32(unix.Mkdev(509, 7))) }
+	missing := func(*testing.T, string) {}
+	for state, make := range map[string]func(*testing.T, string){"missing": missing, "a file": file, "of before a reload": other} {
+		for _, name := range []string{"nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "*"} {
+			t.Run(state+" "+name, func(t *testing.T) {
+				dir, o := newEnv(t)
+				r := New(o)
+				common(t, r) // A filled cache.
+				gpuEdits(t, r)
+				paths, err := filepath.Glob(filepath.Join(dir, "root/dev", name))
+				if err != nil || len(paths) == 0 {
+					t.Fatal(paths, err)
+				}
+				for _, path := range paths {
+					remove(t, path)
+					make(t, path)
+				}
+				want := []string{"/dev/nvidia-uvm c 510:0 rw", "/dev/nvidia-uvm-tools c 510:1 rw", "/dev/nvidiactl c 195:255 rw"}
+				if got := nodesOf(common(t, r)); !slices.Equal(got, want) {
+					t.Errorf("%v, want %v", got, want)
+				}
+				if got := nodesOf(gpuEdits(t, r)); !slices.Equal(got, []string{"/dev/nvidia1 c 195:1 rw"}) {
+					t.Errorf("the GPU has %v", got)
+				}
+			})
+		}
+	}
+}
+
+func TestNodes_MissingAndDriverHasMode_ContainerHasModeAndGroup(t *testing.T) {
+	for params, want := range map[string]struct {
+		mode   os.FileMode
+		group  uint32
+		groups []uint32
+	}{
+		"":                      {},
+		"DeviceFileGID: x\n":    {},
+		"DeviceFileMode: 438\n": {mode: 0o666},
+		"ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n": {0o660, 44, []uint32{44}},
+		"DeviceFileGID: 44\nDeviceFileMode: 438\n":                                         {0o666, 44, nil},
+	} {
+		dir, o := newEnv(t)
+		r := New(o)
+		gpuEdits(t, r)
+		remove(t, filepath.Join(dir, "root/dev/nvidia1"))
+		write(t, filepath.Join(dir, "proc/driver/nvidia/params"), params)
+		e := gpuEdits(t, r)
+		n := e.DeviceNodes[0]
+		if len(e.DeviceNodes) != 1 || ptr.Deref(n.FileMode, 0) != want.mode || ptr.Deref(n.GID, 0) != want.group || !slices.Equal(e.AdditionalGIDs, want.groups) {
+			t.Errorf("%q: %v %v, groups %v", params, ptr.Deref(n.FileMode, 0), ptr.Deref(n.GID, 0), e.AdditionalGIDs)
+		}
 	}
 }

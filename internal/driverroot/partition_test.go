@@ -82,7 +82,7 @@ func TestGPU_PartitionIncomplete_ReturnsError(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9/access"), []byte("DeviceFileMinor: many\n"), 0o600)
 		}, ErrIncomplete, "no minor number"},
 		"no major": {func(dir string, _ *Device) error {
-			return os.WriteFile(filepath.Join(dir, "proc/devices"), []byte("238 nvidia-caps-imex-channels\n"), 0o600)
+			return os.WriteFile(filepath.Join(dir, "proc/devices"), []byte("195 nvidia\n238 nvidia-caps-imex-channels\n"), 0o600)
 		}, ErrIncomplete, "nvidia-caps"},
 		"no list of devices": {func(dir string, _ *Device) error { return os.Remove(filepath.Join(dir, "proc/devices")) }, os.ErrNotExist, "device numbers"},
 	} {

@@ -5,14 +5,12 @@ package driverroot
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -20,12 +18,9 @@ import (
 )
 
 func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error) {
-	for _, n := range controlNodes {
-		if n.needed {
-			if err := r.checkNode(n.path, n.remedy); err != nil {
-				return edits, err
-			}
-		}
+	nodes, err := r.describe(controlNodes...)
+	if err != nil {
+		return edits, err
 	}
 	err = r.ask(native.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
 		common, err := lib.GetCommonEdits()
@@ -44,11 +39,13 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 	}
 	// nvcdi adds the pipe directory of the host's MPS daemon. Containers must use the daemons of their claims only.
 	edits.Mounts = slices.DeleteFunc(edits.Mounts, named("nvidia-mps"))
+	complete(&edits, nodes)
 	return edits, r.finish(&edits)
 }
 
 func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdits, err error) {
-	if err := r.checkNode(node(device), fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)); err != nil {
+	nodes, err := r.describe(gpuNode(device))
+	if err != nil {
 		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
 	}
 	described := native.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
@@ -63,56 +60,14 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 		edits = devices[0].ContainerEdits
 		return nil
 	})
-	if err == nil && !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == node(device) }) {
-		// The node existed a moment ago: the driver root is changing. The next call reads it again.
-		err = fmt.Errorf("%w: %s was removed while it was read", ErrIncomplete, node(device))
-	}
 	if err == nil {
+		complete(&edits, nodes)
 		err = r.finish(&edits)
 	}
 	if err != nil {
 		return specs.ContainerEdits{}, fmt.Errorf("container edits of the GPU at %s: %w", device.PCIAddress, err)
 	}
 	return edits, nil
-}
-
-// checkNode returns an error if a device node is missing. remedy says how to create it.
-func (r *Root) checkNode(path, remedy string) error {
-	seen := filepath.Join(r.o.DevRoot, path)
-	var s unix.Stat_t
-	if err := unix.Lstat(seen, &s); err != nil {
-		return fmt.Errorf("%w: device node %s: %w; make it on the node with: %s", ErrIncomplete, seen, err, remedy)
-	}
-	if s.Mode&unix.S_IFMT != unix.S_IFCHR {
-		return fmt.Errorf("%w: %s is not a character device; remove it and make it anew with: %s", ErrIncomplete, seen, remedy)
-	}
-	return nil
-}
-
-// checkNumbers returns an error if the device node of the GPU or of nvidia-uvm is of before a reload. Its number can be
-// that of another GPU, or of another driver: the kernel chooses the major number of nvidia-uvm when the module is loaded.
-// Other checks report missing nodes.
-func (r *Root) checkNumbers(device Device) error {
-	data, err := os.ReadFile(filepath.Join(r.o.ProcRoot, "devices"))
-	if err != nil {
-		return nil // The kernel's /proc always has it.
-	}
-	outdated := func(path, remedy string, s unix.Stat_t, now string) error {
-		return fmt.Errorf("%w: device node %s is %d:%d, and the kernel has %s; remove it and make it anew on the node with: %s",
-			ErrIncomplete, path, unix.Major(s.Rdev), unix.Minor(s.Rdev), now, remedy)
-	}
-	var s unix.Stat_t
-	path := filepath.Join(r.o.DevRoot, uvmNode)
-	if major, known := parseMajor(data, "nvidia-uvm"); known && unix.Lstat(path, &s) == nil && int64(unix.Major(s.Rdev)) != major {
-		return outdated(path, uvmRemedy, s, fmt.Sprintf("the major number %d for nvidia-uvm", major))
-	}
-	path = filepath.Join(r.o.DevRoot, node(device))
-	major, known := parseMajor(data, "nvidia")
-	if known && unix.Lstat(path, &s) == nil && int64(unix.Major(s.Rdev)) == major && int(unix.Minor(s.Rdev)) != device.Minor {
-		remedy := fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)
-		return outdated(path, remedy, s, fmt.Sprintf("the minor number %d for the GPU at %s", device.Minor, device.PCIAddress))
-	}
-	return nil
 }
 
 // ask calls nvcdi and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions

@@ -101,9 +101,6 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	if device.Minor, err = r.minor(device); err != nil {
 		return specs.ContainerEdits{}, err
 	}
-	if err := r.checkNumbers(device); err != nil {
-		return specs.ContainerEdits{}, err
-	}
 	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
 	edits, err := r.cached(ctx, device.PCIAddress, key, func() (specs.ContainerEdits, error) { return r.readGPU(version, device) })
 	if err == nil && device.Partition != nil {
@@ -152,23 +149,6 @@ var directories = []string{
 	"tmp/nvidia-mps",
 }
 
-const (
-	uvmNode   = "/dev/nvidia-uvm"
-	uvmRemedy = "modprobe nvidia-uvm && nvidia-modprobe -u -c 0"
-)
-
-// controlNodes lists the device nodes that belong to no GPU. CUDA needs those marked as needed.
-var controlNodes = []struct {
-	path   string
-	needed bool
-	remedy string
-}{
-	{"/dev/nvidiactl", true, "nvidia-modprobe -c 0"},
-	{uvmNode, true, uvmRemedy},
-	{"/dev/nvidia-uvm-tools", false, ""},
-	{"/dev/nvidia-modeset", false, ""},
-}
-
 // commonStamp changes whenever the source files of Common change.
 func (r *Root) commonStamp() string {
 	var b strings.Builder
@@ -178,12 +158,13 @@ func (r *Root) commonStamp() string {
 	for _, n := range controlNodes {
 		b.WriteString(nodeStamp(filepath.Join(r.o.DevRoot, n.path)))
 	}
+	b.WriteString(nodeStamp(filepath.Join(r.o.DevRoot, "dev/nvidia-modeset")) + r.numbers())
 	return b.String()
 }
 
 // gpuStamp changes whenever the device nodes of a GPU change.
 func (r *Root) gpuStamp(device Device) string {
-	return nodeStamp(filepath.Join(r.o.DevRoot, node(device))) + stamp(filepath.Join(r.o.DevRoot, "dev/dri")) +
+	return r.numbers() + nodeStamp(filepath.Join(r.o.DevRoot, node(device))) + stamp(filepath.Join(r.o.DevRoot, "dev/dri")) +
 		stamp(filepath.Join("/sys/bus/pci/devices", device.PCIAddress, "drm"))
 }
 

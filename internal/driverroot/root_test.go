@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -138,16 +137,12 @@ func TestRoot_FileMissing_NamesIt(t *testing.T) {
 			ErrIncomplete, "names no version"},
 		"GPU off the bus": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "proc/driver/nvidia/gpus/0000:1b:00.0")) },
 			ErrNoGPU, "0000:1b:00.0"},
-		"no GPU node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidia1")) },
-			ErrIncomplete, "nvidia-modprobe -c 1"},
-		"GPU node is a file": {func(t *testing.T, dir string) {
-			remove(t, filepath.Join(dir, "root/dev/nvidia1"))
-			write(t, filepath.Join(dir, "root/dev/nvidia1"), "")
-		}, ErrIncomplete, "not a character device"},
-		"no control node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidiactl")) },
-			ErrIncomplete, "nvidiactl"},
-		"no UVM node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidia-uvm")) },
+		"no UVM module": {func(t *testing.T, dir string) { write(t, filepath.Join(dir, "proc/devices"), "195 nvidia\n") },
 			ErrIncomplete, "modprobe nvidia-uvm"},
+		"no number of GPUs": {func(t *testing.T, dir string) { write(t, filepath.Join(dir, "proc/devices"), "510 nvidia-uvm\n") },
+			ErrIncomplete, "no line for nvidia"},
+		"no device numbers": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "proc/devices")) },
+			os.ErrNotExist, "device numbers"},
 		"no libraries": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/usr/lib64")) },
 			ErrIncomplete, version},
 		"libraries of another version": {func(t *testing.T, dir string) {
@@ -193,15 +188,15 @@ func TestGPU_MinorChanged_UsesKernels(t *testing.T) {
 	}
 }
 
-func TestGPU_NodeRecreated_ReadsAgain(t *testing.T) {
+func TestGPU_ModeOfNodeChanged_ReadsAgain(t *testing.T) {
 	dir, o := newEnv(t)
 	r := New(o)
 	gpuEdits(t, r)
-	path := filepath.Join(dir, "root/dev/nvidia1")
-	remove(t, path)
-	mknod(t, path, uint32(unix.Mkdev(511, 9)))
-	if got := nodes(gpuEdits(t, r)); got[0].Major != 511 || got[0].Minor != 9 {
-		t.Errorf("node %+v, want the numbers it has now", got[0])
+	if err := os.Chmod(filepath.Join(dir, "root/dev/nvidia1"), 0o660); err != nil {
+		t.Fatal(err)
+	}
+	if mode := gpuEdits(t, r).DeviceNodes[0].FileMode; mode == nil || mode.Perm() != 0o660 {
+		t.Errorf("mode %v, want the mode that it has now", mode)
 	}
 }
 
