@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -152,23 +151,3 @@ func Guard(do func() error) (err error) {
 
 // Ordered reports whether operations must run one after the other, because a fault hook may end the process at one.
 func (h *Host) Ordered() bool { return h.o.FaultHook != nil }
-
-// Parallel calls work for each item concurrently, guarded. It returns all errors once all calls have ended. A host with
-// a fault hook calls it in order up to the first error, since the hook may end the process in the middle.
-func Parallel[T any](h *Host, items []T, work func(T) error) error {
-	if h.Ordered() || len(items) < 2 {
-		for _, item := range items {
-			if err := Guard(func() error { return work(item) }); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	errs := make([]error, len(items))
-	var group sync.WaitGroup
-	for i, item := range items {
-		group.Go(func() { errs[i] = Guard(func() error { return work(item) }) })
-	}
-	group.Wait()
-	return errors.Join(errs...)
-}

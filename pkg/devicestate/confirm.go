@@ -70,8 +70,9 @@ func (e *Engine) confirm(ctx context.Context) ([]Finding, error) {
 	for _, uid := range uids {
 		findings = append(findings, Finding{Claim: plan.Claim{UID: uid}, Found: "spec"})
 	}
-	// The caller's end must not look like a failed read.
-	findings = e.confirming.each(context.WithoutCancel(ctx), e.o.Host, e.o.WorkLimit, findings, e.confirmSpec)
+	findings = e.eachClaim(context.WithoutCancel(ctx), &e.confirming, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+		return e.confirmSpec(context.WithoutCancel(ctx), f) // The end of a context must not look like a failed read.
+	})
 	e.mark(func() { e.kernel = kernel })
 	return slices.DeleteFunc(findings, func(f Finding) bool { return claimerror.ReasonOf(f.Err) == claimerror.Interrupted }), nil
 }

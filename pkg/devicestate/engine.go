@@ -11,6 +11,7 @@ import (
 	"hash/fnv"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -52,8 +53,8 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit
-// are required.
+// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, Metadata, Settle and the limits are
+// required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -85,6 +86,9 @@ type Options struct {
 	Reports notify.Reporter
 	// WorkLimit is how long Recover, Identify, Verify and DeletedClaims wait for their work on claims. Default: 2 s.
 	WorkLimit time.Duration
+	// CallLimit limits the work on a claim, with its waits for locks. Default: 38 s. The kubelet waits for 45 s, and the
+	// end of failed work takes some seconds.
+	CallLimit time.Duration
 }
 
 // Engine manages the node's claims. In memory it keeps only which background work is in progress: another process may
@@ -123,8 +127,11 @@ func Open(o Options) (*Engine, error) {
 	if o.Kernel == nil {
 		o.Kernel = func() string { return "" }
 	}
-	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
+	o.WorkLimit, o.CallLimit = cmp.Or(o.WorkLimit, 2*time.Second), cmp.Or(o.CallLimit, 38*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
+	for _, w := range []*claimWork{&e.recovering, &e.identifying, &e.verifying, &e.confirming, &e.keeping} {
+		w.Ordered = o.Host.Ordered()
+	}
 	if err := o.Host.MkdirAll(labelMkdir, 0o700, e.locks); err != nil {
 		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)
 	}
@@ -160,6 +167,17 @@ type gpuLocks map[string]*gpuLock
 type gpuLock struct {
 	*host.Lock
 	read map[string]record.Record
+	// users are the operation, and its work on the GPU. The last one to end releases the lock.
+	users atomic.Int32
+	// hangs means that the work goes on after its limit. Only the operation uses it.
+	hangs bool
+}
+
+// done ends a use of the lock.
+func (l *gpuLock) done() {
+	if l.users.Add(-1) == 0 {
+		l.Release()
+	}
 }
 
 func (l *gpuLock) get(uid string, records *record.Store) (record.Record, error) {
@@ -175,21 +193,64 @@ func (l *gpuLock) get(uid string, records *record.Store) (record.Record, error) 
 
 func (l gpuLocks) release() {
 	for _, lock := range l {
+		lock.done()
+	}
+}
+
+// lockTogether limits the wait for a lock while others are held.
+const lockTogether = time.Second
+
+// lockGPUs takes the locks of GPUs, in the order of the addresses. Work that hangs on a GPU keeps its lock. So after a
+// moment lockGPUs waits for a lock without holding the others, and begins again.
+func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, error) {
+	for {
+		held, busy, err := e.tryLockGPUs(ctx, addresses)
+		if busy == "" {
+			return held, err
+		}
+		lock, err := e.lockGPU(ctx, busy)
+		if err != nil {
+			return nil, err
+		}
 		lock.Release()
 	}
 }
 
-func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, error) {
-	held := gpuLocks{}
+// tryLockGPUs returns the address of a GPU whose lock it did not get in time; then it holds none.
+func (e *Engine) tryLockGPUs(ctx context.Context, addresses []string) (held gpuLocks, busy string, err error) {
+	held = gpuLocks{}
 	for _, address := range addresses {
-		lock, err := e.o.Host.Lock(ctx, filepath.Join(e.locks, "gpu-"+address), 0)
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if len(held) > 0 {
+			wait, cancel = context.WithTimeout(ctx, lockTogether)
+		}
+		lock, err := e.lockGPU(wait, address)
+		late := wait.Err() != nil && ctx.Err() == nil
+		cancel()
 		if err != nil {
 			held.release()
-			return nil, err
+			if late {
+				return nil, address, nil
+			}
+			return nil, "", err
 		}
-		held[address] = &gpuLock{lock, map[string]record.Record{}}
+		held[address] = &gpuLock{Lock: lock, read: map[string]record.Record{}}
+		held[address].users.Store(1)
 	}
-	return held, nil
+	return held, "", nil
+}
+
+func (e *Engine) lockGPU(ctx context.Context, address string) (*host.Lock, error) {
+	lock, err := e.o.Host.Lock(ctx, filepath.Join(e.locks, "gpu-"+address), 0)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("another operation on GPU %s goes on: %w", address, err)
+	}
+	return lock, err
+}
+
+// limited returns a context for the work on a claim.
+func (e *Engine) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.o.CallLimit)
 }
 
 func inUse(p plan.Plan, device string, cause error) error {
@@ -219,7 +280,7 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		f.Remedy = "the operation is retried; please report the stack in the log of the node's kubelet plugin"
 	case ctx.Err() != nil:
 		f.Reason = claimerror.Interrupted
-		f.Remedy = "the kubelet retries; another operation on the same GPU or claim took longer than the kubelet waits"
+		f.Remedy = "the operation is retried; another one on the same GPU or claim took longer than the kubelet waits; " + ifItHangs
 	}
 	return f
 }

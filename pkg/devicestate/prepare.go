@@ -37,6 +37,8 @@ type PreparedDevice struct {
 // after an error, a record describes all remaining effects.
 func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
 	c := plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
+	ctx, cancel := e.limited(ctx)
+	defer cancel()
 	var p plan.Plan
 	err := host.Guard(func() (err error) {
 		p, err = e.prepare(ctx, claim, c)
@@ -134,7 +136,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if err != nil {
 		return p, err
 	}
-	return e.carryOut(ctx, p, boot, old, others)
+	return e.carryOut(ctx, p, boot, locks, old, others)
 }
 
 // adopt creates a record for a claim whose record was lost, from its allocation. Its effects may exist and be in use. A
@@ -173,10 +175,12 @@ const undoTime = 4 * time.Second
 // the plan with the resulting effects. After an error it undoes them. It does not if old is a commit of this boot,
 // because containers may use them; then a later call repairs. A commit of an earlier boot is restored, so that the
 // claim keeps its devices.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old record.Record, others coTenants) (plan.Plan, error) {
+func (e *Engine) carryOut(
+	ctx context.Context, p plan.Plan, boot string, locks gpuLocks, old record.Record, others coTenants,
+) (plan.Plan, error) {
 	standing := phaseOf(old, boot) == committed
 	if !standing {
-		if err := e.admit(ctx, p, others); err != nil {
+		if err := e.admit(ctx, p, locks, others); err != nil {
 			return p, err
 		}
 		if len(p.Steps) > 0 {
@@ -186,14 +190,14 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 			}
 		}
 	}
-	changed, err := e.apply(ctx, p, boot, others)
+	changed, err := e.apply(ctx, p, boot, locks, others)
 	for range p.Steps {
 		if !standing || !errors.Is(err, plan.ErrDestroyed) {
 			break
 		}
 		// Write the record first: after a crash it must own the effects, which get new identities.
 		if err = e.commit(p, boot); err == nil {
-			_, err = e.apply(ctx, p, boot, others)
+			_, err = e.apply(ctx, p, boot, locks, others)
 		}
 	}
 	if err == nil {
@@ -214,7 +218,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	undoErr := e.undo(undo, p, changed, others)
+	undoErr := e.undo(undo, p, locks, changed, others)
 	switch {
 	case undoErr != nil:
 	case phaseOf(old, boot) != absent:
@@ -222,7 +226,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	default:
 		undoErr = e.records.Remove(p.Claim.UID)
 	}
-	if undoErr != nil {
+	if undoErr != nil && !errors.Is(err, errHangs) {
 		err = errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
 	return p, err
@@ -233,8 +237,8 @@ func (e *Engine) commit(p plan.Plan, boot string) error {
 }
 
 // admit calls the executors' Admit before anything is recorded.
-func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error {
-	return e.eachGPU(p, func(address string) error {
+func (e *Engine) admit(ctx context.Context, p plan.Plan, locks gpuLocks, others coTenants) error {
+	return e.eachGPU(ctx, p, locks, func(p plan.Plan, address string) error {
 		for i := range p.Devices {
 			d := &p.Devices[i] // Not a copy: the work on other GPUs changes their devices meanwhile.
 			if d.PCIAddress != address || d.Admin {
@@ -251,9 +255,9 @@ func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error
 }
 
 // apply creates missing effects and the spec. It returns which steps may have changed the GPU.
-func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coTenants) (changed []bool, err error) {
+func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, locks gpuLocks, others coTenants) (changed []bool, err error) {
 	changed = make([]bool, len(p.Steps))
-	err = e.eachGPU(p, func(address string) error {
+	err = e.eachGPU(ctx, p, locks, func(p plan.Plan, address string) error {
 		return e.eachStep(p, address, others, func(i int, x Executor, w plan.Work) error {
 			changed[i] = true // A panic can change the GPU.
 			err := x.Apply(ctx, w)

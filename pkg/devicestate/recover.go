@@ -71,7 +71,7 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 		}
 		findings = append(findings, f)
 	}
-	findings = e.recovering.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
+	findings = e.eachClaim(ctx, &e.recovering, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
 		f.Did, err = e.recoverClaim(ctx, f)
 		return failure(ctx, "recovery", f.Claim, err)
 	})
@@ -127,7 +127,7 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err 
 			return "spec of an earlier boot removed", e.o.Specs.Remove(uid)
 		}
 	case committed:
-		return e.repair(ctx, r)
+		return e.repair(ctx, r, locks)
 	}
 	return "", nil
 }
@@ -150,7 +150,7 @@ func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (di
 			return "", err
 		}
 		defer locks.release()
-		switch err = e.checkSteps(ctx, lost.Plan); {
+		switch err = e.checkSteps(ctx, lost.Plan, locks); {
 		case err == nil: // An error of the restored record must not remove the spec.
 			return "record restored from the spec", e.restoreLost(lost)
 		case !errors.Is(err, plan.ErrDestroyed) && !errors.Is(err, fs.ErrNotExist):
@@ -163,8 +163,8 @@ func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (di
 // repair checks the effects of a committed record of this boot, and repairs the spec. It reports a missing effect and
 // removes the spec, but does not create the effect again: a container that used it must end first. The next Prepare, which
 // precedes any new container, creates it.
-func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err error) {
-	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {
+func (e *Engine) repair(ctx context.Context, r record.Record, locks gpuLocks) (did string, err error) {
+	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks)); err != nil {
 		return "", err
 	}
 	if _, err := e.o.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
@@ -180,7 +180,7 @@ func (e *Engine) Verify(ctx context.Context, claims []plan.Claim) []Finding {
 	for _, c := range claims {
 		findings = append(findings, Finding{Claim: c, Found: string(record.Committed)})
 	}
-	return e.verifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+	return e.eachClaim(ctx, &e.verifying, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
 		return e.verify(ctx, f.Claim)
 	})
 }
@@ -207,7 +207,7 @@ func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer locks.release()
-	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan))
+	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks))
 }
 
 // Identify looks up the claims of unreadable records and rebuilds their records.
@@ -220,7 +220,7 @@ func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error)
 	for _, uid := range uids {
 		findings = append(findings, Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)})
 	}
-	findings = e.identifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+	findings = e.eachClaim(ctx, &e.identifying, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
 		did, err := e.identify(ctx, f, claims)
 		if err == nil {
 			f.Did = did

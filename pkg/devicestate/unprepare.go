@@ -25,6 +25,8 @@ func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
 		return nil // No claim with such a UID was ever prepared.
 	}
+	ctx, cancel := e.limited(ctx)
+	defer cancel()
 	err := failure(ctx, "unprepare", claim, host.Guard(func() error { return e.unprepare(ctx, claim) }))
 	e.releaseKept(ctx)
 	return err
@@ -101,12 +103,6 @@ func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string
 // removeOrphan removes the spec and the unfinished files of a claim without a record.
 func (e *Engine) removeOrphan(uid string) error {
 	return errors.Join(e.o.Specs.Remove(uid), e.records.Remove(uid))
-}
-
-// eachGPU calls work for each GPU, concurrently because creating a partition takes a second. A failure on one GPU does
-// not stop the work on others.
-func (e *Engine) eachGPU(p plan.Plan, work func(address string) error) error {
-	return host.Parallel(e.o.Host, p.HeldGPUs(), work)
 }
 
 // eachStep calls do for a GPU's steps in order, until the first error.
@@ -197,22 +193,22 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 }
 
 // checkSteps checks the effects of a committed plan.
-func (e *Engine) checkSteps(ctx context.Context, p plan.Plan) error {
-	return e.eachGPU(p, func(address string) error {
+func (e *Engine) checkSteps(ctx context.Context, p plan.Plan, locks gpuLocks) error {
+	return e.eachGPU(ctx, p, locks, func(p plan.Plan, address string) error {
 		return e.eachStep(p, address, nil, func(_ int, x Executor, w plan.Work) error { return x.Check(ctx, w) })
 	})
 }
 
 // undo removes the spec, so that no container can start, then reverts the steps that may have changed the GPU, in
 // reverse order. It returns plan.ErrKept after all other steps if an effect stays for a claim of unknown devices.
-func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others coTenants) error {
+func (e *Engine) undo(ctx context.Context, p plan.Plan, locks gpuLocks, changed []bool, others coTenants) error {
 	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {
 		return err
 	}
 	kept := make([]error, len(p.Steps)) // GPUs are reverted concurrently, each step by one of them.
-	err := e.eachGPU(p, func(address string) error {
+	err := e.eachGPU(ctx, p, locks, func(p plan.Plan, address string) error {
 		for i := len(p.Steps) - 1; i >= 0; i-- {
-			if !changed[i] {
+			if p.Steps[i].PCIAddress != address || !changed[i] { // Work that hangs may change the other GPU's values.
 				continue
 			}
 			err := e.step(p, i, address, others, func(_ int, x Executor, w plan.Work) error { return x.Revert(ctx, w) })
@@ -226,7 +222,10 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others c
 		}
 		return nil
 	})
-	return cmp.Or(err, cmp.Or(kept...))
+	if err != nil {
+		return err
+	}
+	return cmp.Or(kept...)
 }
 
 func keptError(c plan.Claim, device string, unknown []string) error {
@@ -268,7 +267,7 @@ func (e *Engine) releaseKept(ctx context.Context) {
 	if len(findings) == 0 {
 		return
 	}
-	e.keeping.each(context.WithoutCancel(ctx), e.o.Host, 0, findings, func(ctx context.Context, f *Finding) error {
+	e.eachClaim(context.WithoutCancel(ctx), &e.keeping, 0, findings, func(ctx context.Context, f *Finding) error {
 		ctx, cancel := context.WithTimeout(ctx, undoTime)
 		defer cancel()
 		lock, boot, err := e.lockClaim(ctx, f.Claim.UID)
@@ -295,5 +294,5 @@ func (e *Engine) undoRecord(ctx context.Context, r record.Record, boot string, l
 	if err != nil {
 		return err
 	}
-	return e.undo(ctx, r.Plan, slices.Repeat([]bool{r.BootID == boot}, len(r.Plan.Steps)), others)
+	return e.undo(ctx, r.Plan, locks, slices.Repeat([]bool{r.BootID == boot}, len(r.Plan.Steps)), others)
 }
