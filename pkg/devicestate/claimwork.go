@@ -56,9 +56,6 @@ func (e *Engine) eachClaim(
 // ifItHangs is the remedy of an administrator for a GPU that hangs.
 const ifItHangs = "if it persists, run nvidia-smi on the node, and reset the GPU that hangs or reboot the node"
 
-// grace is the time that work on a GPU gets after the end of its context. Calls of NVML have none.
-const grace = 2 * time.Second
-
 // gpuWork is the work of a plan on one GPU.
 type gpuWork struct {
 	address string
@@ -92,7 +89,7 @@ func (e *Engine) eachGPU(ctx context.Context, p plan.Plan, locks gpuLocks, work 
 	}
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(e.o.Grace, cancel) })()
 	var all host.Attempts[gpuWork]
 	ended, running := all.Each(patient, gpus, func(w *gpuWork) error {
 		defer locks[w.address].done()

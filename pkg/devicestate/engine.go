@@ -89,6 +89,8 @@ type Options struct {
 	// CallLimit limits the work on a claim, with its waits for locks. Default: 38 s. The kubelet waits for 45 s, and the
 	// end of failed work takes some seconds.
 	CallLimit time.Duration
+	// Grace is the time that work on a GPU gets after the limit, because calls of NVML have none. Default: 2 s.
+	Grace time.Duration
 }
 
 // Engine manages the node's claims. In memory it keeps only which background work is in progress: another process may
@@ -128,6 +130,7 @@ func Open(o Options) (*Engine, error) {
 		o.Kernel = func() string { return "" }
 	}
 	o.WorkLimit, o.CallLimit = cmp.Or(o.WorkLimit, 2*time.Second), cmp.Or(o.CallLimit, 38*time.Second)
+	o.Grace = cmp.Or(o.Grace, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
 	for _, w := range []*claimWork{&e.recovering, &e.identifying, &e.verifying, &e.confirming, &e.keeping} {
 		w.Ordered = o.Host.Ordered()

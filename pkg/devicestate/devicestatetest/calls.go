@@ -163,7 +163,7 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 		e.Sim.NVML.Expire()
 	}
 	if f.call.GPU == "" || ofSupervisor(f.call) {
-		inTime(e, "the operation", func() error {
+		InTime(e, "the operation", func() error {
 			err := <-done
 			done <- err
 			if ofSupervisor(f.call) && len(m.s.Then) == 0 {
@@ -174,7 +174,7 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 	}
 	if f.call.GPU == "" {
 		e.Claim("other", fmt.Sprintf("%d 1g.10gb 0", simulatedGPUs-1))
-		inTime(e, "a claim of a partition", func() error {
+		InTime(e, "a claim of a partition", func() error {
 			_, err := p.Prepare(context.Background(), e.Claims["other"])
 			if claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(fmt.Sprint(err), "nvmlInit has not answered") {
 				return fmt.Errorf("refused with %w", err)
@@ -202,7 +202,7 @@ func serveOther(e *Env, p *Process, f callFault) {
 		device += " 1g.10gb 0"
 	}
 	e.Claim(uid, device)
-	inTime(e, "a claim of another GPU", func() error {
+	InTime(e, "a claim of another GPU", func() error {
 		_, err := p.Prepare(context.Background(), e.Claims[uid])
 		if err == nil {
 			err = p.Unprepare(context.Background(), ClaimID(uid))
@@ -212,8 +212,8 @@ func serveOther(e *Env, p *Process, f callFault) {
 	delete(e.Claims, uid)
 }
 
-// inTime fails the test if the work waits for the fault to end, or returns an error.
-func inTime(e *Env, work string, do func() error) {
+// InTime fails the test if the work waits for the fault to end, or returns an error.
+func InTime(e *Env, work string, do func() error) {
 	e.T.Helper()
 	served := make(chan error, 1)
 	go func() { served <- do() }()

@@ -55,9 +55,15 @@ const simulatedGPUs = 4
 
 func NewSimulated(t testing.TB, profile string) *Env {
 	t.Helper()
+	return NewSimulatedGPUs(t, profile, simulatedGPUs)
+}
+
+// NewSimulatedGPUs returns a machine with the profile's first n GPUs.
+func NewSimulatedGPUs(t testing.TB, profile string, n int) *Env {
+	t.Helper()
 	e := New(t)
 	e.Sim = &Simulator{
-		env: e, machine: simtest.MachineInMemory(t, profile, simulatedGPUs),
+		env: e, machine: simtest.MachineInMemory(t, profile, n),
 		External: map[string]bool{}, ExternalModes: map[string]bool{}, daemons: map[string]mpsd.Daemon{},
 	}
 	return e
@@ -98,7 +104,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	p.shares = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
-	// Below the ten seconds of inTime, and long for a machine under load.
+	// Below the ten seconds of InTime, and long for a machine under load.
 	p.shares.StartLimit, p.shares.StopLimit = 4*time.Second, 4*time.Second
 	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
 	o.Executors[sharing.MPSExecutor], o.Executors[sharing.TimeSliceExecutor] = p.shares, p.slices
