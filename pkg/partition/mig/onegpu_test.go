@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -30,19 +32,13 @@ type hangingOperation struct {
 	name string
 	// given is called by an earlier process, without a hang.
 	given func(e *env, p *process)
-	do    func(context.Context, *env, *process) error
+	do    func(context.Context, *process, *resourceapi.ResourceClaim) error
 }
 
 var hangingOperations = []hangingOperation{
-	{"prepare", func(*env, *process) {}, func(ctx context.Context, e *env, p *process) error {
-		_, err := p.Prepare(ctx, e.Claims["a"])
-		return err
-	}},
-	{"prepare again", func(e *env, p *process) { e.Prepare(p, "a") }, func(ctx context.Context, e *env, p *process) error {
-		_, err := p.Prepare(ctx, e.Claims["a"])
-		return err
-	}},
-	{"unprepare", func(e *env, p *process) { e.Prepare(p, "a") }, func(ctx context.Context, _ *env, p *process) error {
+	{"prepare", func(*env, *process) {}, prepare},
+	{"prepare again", func(e *env, p *process) { e.Prepare(p, "a") }, prepare},
+	{"unprepare", func(e *env, p *process) { e.Prepare(p, "a") }, func(ctx context.Context, p *process, _ *resourceapi.ResourceClaim) error {
 		return p.Unprepare(ctx, devicestatetest.ClaimID("a"))
 	}},
 	{"recover a commit", func(e *env, p *process) {
@@ -53,12 +49,19 @@ var hangingOperations = []hangingOperation{
 		e.Prepare(p, "a")
 		e.Must(os.Rename(e.RecordFile("a"), strings.TrimSuffix(e.RecordFile("a"), "json")+"undo"))
 	}, recovers},
-	{"verify", func(e *env, p *process) { e.Prepare(p, "a") }, func(ctx context.Context, _ *env, p *process) error {
+	{"verify", func(e *env, p *process) { e.Prepare(p, "a") }, func(ctx context.Context, p *process, _ *resourceapi.ResourceClaim) error {
 		return findings(p.Verify(ctx, []plan.Claim{devicestatetest.ClaimID("a")}), nil)
 	}},
 }
 
-func recovers(ctx context.Context, _ *env, p *process) error { return findings(p.Recover(ctx)) }
+func prepare(ctx context.Context, p *process, c *resourceapi.ResourceClaim) error {
+	_, err := p.Prepare(ctx, c)
+	return err
+}
+
+func recovers(ctx context.Context, p *process, _ *resourceapi.ResourceClaim) error {
+	return findings(p.Recover(ctx))
+}
 
 func findings(all []devicestate.Finding, err error) error {
 	for _, f := range all {
@@ -78,8 +81,8 @@ func TestOneGPUOfEightHangs_OthersServed(t *testing.T) {
 					e, p := hangingMachine(t, claim, o)
 					hung := e.Sim.NVML.Hang(func(_ int, c nvmltest.Call) bool { return c == call })
 					ctx, cancel := context.WithCancel(t.Context())
-					ended := make(chan error, 1)
-					go func() { ended <- o.do(ctx, e, p) }()
+					ended, c := make(chan error, 1), e.Claims["a"]
+					go func() { ended <- o.do(ctx, p, c) }()
 					<-hung
 					cancel() // The kubelet stops waiting.
 					devicestatetest.InTime(e, "the operation", func() error {
@@ -94,7 +97,7 @@ func TestOneGPUOfEightHangs_OthersServed(t *testing.T) {
 					// The kubelet repeats its call.
 					again, cancel := context.WithCancel(t.Context())
 					repeated := make(chan error, 1)
-					go func() { _, err := p.Prepare(again, e.Claims["a"]); repeated <- err }()
+					go func() { repeated <- prepare(again, p, c) }()
 					serveSeven(t, e, p)
 					cancel()
 					if err := <-repeated; err == nil {
@@ -120,9 +123,9 @@ func TestOneGPUOfEightLocked_OthersServed(t *testing.T) {
 					e.Must(err)
 					t.Cleanup(other.Crash)
 					ctx, cancel := context.WithCancel(t.Context())
-					ended := make(chan error, 1)
+					ended, c := make(chan error, 1), e.Claims["a"]
 					e.Must(other.WithGPULock(t.Context(), e.Address(gpu), func([]plan.Plan) error {
-						go func() { ended <- o.do(ctx, e, p) }()
+						go func() { ended <- o.do(ctx, p, c) }()
 						serve(e, p, 1-gpu, 2, 7)
 						cancel()
 						devicestatetest.InTime(e, "the operation", func() error {
@@ -160,7 +163,7 @@ func hangingMachine(t *testing.T, claim func(*env), o hangingOperation) (*env, *
 func callsOf(t *testing.T, claim func(*env), o hangingOperation) (calls []nvmltest.Call) {
 	e, p := hangingMachine(t, claim, o)
 	e.Sim.NVML.Answer(0, nvmltest.Nth(-1))
-	e.Must(o.do(t.Context(), e, p))
+	e.Must(o.do(t.Context(), p, e.Claims["a"]))
 	uuid, met := e.Sim.State().GPUs[0].UUID, map[nvmltest.Call]bool{}
 	for _, c := range e.Sim.NVML.Clear() {
 		if c.GPU == uuid && !met[c] {
