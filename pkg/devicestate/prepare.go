@@ -97,14 +97,14 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	switch {
 	case before == unknown && len(p.Devices) > 0:
 		old, err = e.adopt(p, boot, locks)
-	case before == replacing && old.Plan.Allocation == p.Allocation:
+	case before == replacing && old.Plan.SameAllocation(p):
 		old, err = e.restoreCommit(ctx, old, boot, locks)
 	}
 	if err != nil {
 		return p, err
 	}
 	now := phaseOf(old, boot)
-	found := now.prepared() && old.Plan.Allocation == p.Allocation
+	found := now.prepared() && old.Plan.SameAllocation(p)
 	if now != absent && !found {
 		// An unfinished record or one of another allocation is outdated.
 		if err := e.release(ctx, old, boot, locks); err != nil {

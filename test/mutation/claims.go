@@ -174,7 +174,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
-		Old: "	found := now.prepared() && old.Plan.Allocation == p.Allocation\n", New: "	found := now.prepared()\n",
+		Old: "	found := now.prepared() && old.Plan.SameAllocation(p)\n", New: "	found := now.prepared()\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{

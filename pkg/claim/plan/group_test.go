@@ -170,7 +170,7 @@ func TestMake_PreparedGroup_KeepsItsGPUs(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// Of another allocation it says nothing.
-	n.Prepared.Allocation = "other"
+	n.Prepared.Allocation.Results[0].ShareID = "other"
 	if _, err := Make(c, n); err == nil {
 		t.Error("a group that is none is planned")
 	}

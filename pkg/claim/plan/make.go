@@ -4,9 +4,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,11 +50,11 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 			errors.New("the claim is not allocated"), "wait for the scheduler to allocate it")
 	}
 	devices := claim.Status.Allocation.Devices
-	p := Plan{Claim: m.claim, Allocation: digest(devices, node.Driver)}
+	p := Plan{Claim: m.claim, Allocation: allocationOf(devices, node.Driver), Digest: digest(devices, node.Driver)}
 	if node.Metadata {
 		p.Metadata = Metadata{Files: true, PodClaim: claim.Annotations[resourceapi.PodResourceClaimAnnotation]}
 	}
-	if node.Prepared.Allocation != p.Allocation {
+	if !node.Prepared.SameAllocation(p) {
 		m.node.Prepared = Plan{}
 	}
 	for i := range devices.Results {
@@ -225,48 +222,4 @@ func (m maker) missing(device, address string) error {
 	return m.claim.Refuse(device, claimerror.UnknownDevice,
 		fmt.Errorf("no GPU is at PCI address %s now", address),
 		"bring the GPU back, or delete the pod and its claim so that it is scheduled elsewhere")
-}
-
-// digest identifies an allocation by our results and the parameters. It lists the fields, because a new field of a
-// later API must not change the digest of a running pod's allocation.
-func digest(devices resourceapi.DeviceAllocationResult, driver string) string {
-	type result struct {
-		Request, Pool, Device string
-		Admin                 bool
-		Share                 string
-		Consumed              map[resourceapi.QualifiedName]string
-	}
-	type config struct {
-		Source     resourceapi.AllocationConfigSource
-		Requests   []string
-		Parameters []byte
-	}
-	var ours struct {
-		Results []result
-		Configs []config
-	}
-	for _, r := range devices.Results {
-		if r.Driver != driver {
-			continue
-		}
-		one := result{Request: r.Request, Pool: r.Pool, Device: r.Device, Admin: r.AdminAccess != nil && *r.AdminAccess}
-		if r.ShareID != nil {
-			one.Share = string(*r.ShareID)
-		}
-		for name, quantity := range r.ConsumedCapacity {
-			if one.Consumed == nil {
-				one.Consumed = map[resourceapi.QualifiedName]string{}
-			}
-			one.Consumed[name] = quantity.String()
-		}
-		ours.Results = append(ours.Results, one)
-	}
-	for _, c := range devices.Config {
-		if c.Opaque != nil && c.Opaque.Driver == driver {
-			ours.Configs = append(ours.Configs, config{c.Source, c.Requests, c.Opaque.Parameters.Raw})
-		}
-	}
-	data, _ := json.Marshal(ours) // Strings, booleans and bytes always encode.
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16])
 }

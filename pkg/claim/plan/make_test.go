@@ -193,33 +193,3 @@ func TestMake_OtherDriversParameters_AreIgnored(t *testing.T) {
 		}
 	}
 }
-
-func TestDigest_DifferentAllocations_Differ(t *testing.T) {
-	of := func(c *resourceapi.ResourceClaim) string {
-		t.Helper()
-		p, err := Make(c, node)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Allocation
-	}
-	plain := of(claim(nil, result("gpu-0000-1b-00-0")))
-	if again := of(claim(nil, result("gpu-0000-1b-00-0"))); again != plain {
-		t.Error("the same allocation has two digests")
-	}
-	if tolerant := of(claim(nil, result("gpu-0000-1b-00-0", func(r *resourceapi.DeviceRequestAllocationResult) {
-		r.Tolerations = []resourceapi.DeviceToleration{{Key: "k"}}
-	}))); tolerant != plain {
-		t.Error("a toleration changes what is prepared")
-	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{
-		"another GPU": claim(nil, result("gpu-0000-43-00-0")),
-		"watching":    claim(nil, result("gpu-0000-1b-00-0", admin)),
-		"parameters": claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim,
-			`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`)}, result("gpu-0000-1b-00-0")),
-	} {
-		if of(c) == plain {
-			t.Errorf("%s has the digest of the plain allocation", name)
-		}
-	}
-}

@@ -35,10 +35,12 @@ var (
 // Plan is the work for one claim on this node.
 type Plan struct {
 	Claim Claim `json:"claim"`
-	// Allocation identifies the scheduler's allocation. Plans of one claim UID with different allocations are different:
-	// the second claim is not "already prepared".
-	Allocation string   `json:"allocation"`
-	Devices    []Device `json:"devices"`
+	// Allocation is the scheduler's. Plans of one claim UID with different allocations are different: the second claim is
+	// not "already prepared".
+	Allocation Allocation `json:"allocated,omitzero"`
+	// Digest is of the allocation, for releases that do not know Allocation.
+	Digest  string   `json:"allocation"`
+	Devices []Device `json:"devices"`
 	// Refused is the reason why the node's settings forbid the claim. It does not affect a prepared claim.
 	Refused error `json:"-"`
 	// Metadata is about the files that describe the claim's devices to its containers.

@@ -23,7 +23,7 @@ func example() Record {
 	return Record{
 		State: Committed, BootID: "boot-1",
 		Plan: plan.Plan{
-			Claim: plan.Claim{Namespace: "default", Name: "c", UID: "1111"}, Allocation: "abcd",
+			Claim: plan.Claim{Namespace: "default", Name: "c", UID: "1111"}, Digest: "abcd",
 			Devices: []plan.Device{{
 				Request: "r/s", Pool: "node-1/gpu", Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU,
 				PCIAddress: "0000:1b:00.0", UUID: "GPU-1", Minor: 3,
