@@ -139,7 +139,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	})
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
 		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
-		Records: d.claims.engine, Reports: d.events,
+		Cordoned: d.cordons, Records: d.claims.engine, Reports: d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
 		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
@@ -172,7 +172,7 @@ func (d *driver) newSettings() (*executor.Settings, error) {
 }
 
 func (d *driver) background() []kubeletplugin.Runner {
-	out := []kubeletplugin.Runner{d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.claims.hook}
+	out := []kubeletplugin.Runner{d.cordons, d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.claims.hook}
 	if measured(d.Config) {
 		out = append(out, d.measurements.sampler)
 	}

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/gpu/sampler"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -31,6 +32,7 @@ type node struct {
 	events  *reporting.Events
 	// changed requests a build of the node's slices.
 	changed notify.Trigger
+	cordons *publishing.Cordons
 }
 
 // newNode creates the plugin's directories.
@@ -43,7 +45,8 @@ func newNode(c flags.Config, machine *host.Host) (*node, error) {
 		return nil, err
 	}
 	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
-	return &node{c, machine, client, m, reporting.NewEvents(client, c.NodeName, c.DriverName, m), notify.NewTrigger()}, nil
+	events, changed := reporting.NewEvents(client, c.NodeName, c.DriverName, m), notify.NewTrigger()
+	return &node{c, machine, client, m, events, changed, publishing.NewCordons(client, c.DriverName, c.NodeName, events, changed)}, nil
 }
 
 // gpus are the node's GPUs, the locks on them beside those of claims, and the device plugins that serve them.

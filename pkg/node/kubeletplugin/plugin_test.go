@@ -90,8 +90,9 @@ func (e testEnv) start() {
 		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
 		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
 			func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
+		cordons := publishing.NewCordons(e.API(), env.Driver, env.Node, events, changed)
 		node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
-			Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins,
+			Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,
 		})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
@@ -108,7 +109,7 @@ func (e testEnv) start() {
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
 			}),
-			VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{devicePlugins},
+			VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons, devicePlugins},
 		}).Run
 	})
 }

@@ -59,6 +59,8 @@ type Options struct {
 	External map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
+	// Cordons are the GPUs that administrators took out of use.
+	Cordons Cordons
 	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
 	Sharing sharing.Source
 }
@@ -106,6 +108,8 @@ const (
 	Unknown State = "unknown"
 	// NoDemand partitions and groups are withdrawn soon, because no object asks for them.
 	NoDemand State = "no-demand"
+	// Cordoned GPUs are out of use on an API server without taints; elsewhere they have the CordonTaint.
+	Cordoned State = "cordoned"
 )
 
 // temporary means that the devices stay published, with taints where the server has them.

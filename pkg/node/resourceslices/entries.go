@@ -66,6 +66,11 @@ func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bo
 			entries[n].exclude(g.unhealthy.State, g.unhealthy.Message)
 		}
 	}
+	if b.withdrawn(g) {
+		for n := range entries {
+			entries[n].exclude(Cordoned, "an administrator cordoned the GPU")
+		}
+	}
 	partitionable = slices.ContainsFunc(entries, func(e deviceEntry) bool {
 		return b.publishes(e) && (e.placements == sharing.OnePlacement || e.placements == sharing.EndingPlacements)
 	})

@@ -114,6 +114,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 			d.ConsumesCounters = counters.consumedByGroup(g, wholes)
 		}
 		b.taint(&d, g.state)
+		b.taintCordoned(&d, g.members...)
 		b.taintUnmonitored(&d, g.members...)
 		place := len(wholes)
 		if g.state != "" && g.held {

@@ -35,6 +35,8 @@ type NodeOptions struct {
 	Modes         Modes
 	// DevicePlugins serve GPUs. Until they are known, nothing is published.
 	DevicePlugins plan.DevicePlugins
+	// Cordoned are the cordons of the Node. Until they are known, nothing is published.
+	Cordoned Cordoned
 	// Records are the prepared claims.
 	Records plan.Held
 	Reports notify.Reporter
@@ -44,6 +46,11 @@ type NodeOptions struct {
 type Modes interface {
 	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
 	Switched() (map[string]bool, error)
+}
+
+// Cordoned returns the cordons of the node's GPUs; false while they are unknown.
+type Cordoned interface {
+	Cordoned() (resourceslices.Cordons, bool)
 }
 
 // Node builds the node's slices from its GPUs. It is safe for concurrent use.
@@ -141,13 +148,14 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	served, asked := n.o.DevicePlugins.GPUs()
-	if n.snapshot == nil || !asked {
+	cordons, known := n.o.Cordoned.Cordoned()
+	if n.snapshot == nil || !asked || !known {
 		return nil, false
 	}
 	s := *n.snapshot
 	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
 	held, exclusive := n.held(s, plans)
-	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)
+	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held) || !f.taints && len(cordons) > 0
 	n.own(plans, switched)
 	n.findMissing(s, plans)
 	n.findSplitGroups(s, plans)
@@ -183,7 +191,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), External: n.external(s), Settings: n.o.Settings, Sharing: n.o.Sharing,
+		Switched: n.modes(s), External: n.external(s), Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))

@@ -54,6 +54,11 @@ type noDevicePlugins struct{}
 
 func (noDevicePlugins) GPUs() (map[string]string, bool) { return nil, true }
 
+// cordons are the known cordons of a Node.
+type cordons resourceslices.Cordons
+
+func (c cordons) Cordoned() (resourceslices.Cordons, bool) { return resourceslices.Cordons(c), true }
+
 // newNode makes a Node without held devices, whose reports go to the test's log.
 func newNode(t *testing.T, o NodeOptions) *Node {
 	if o.Modes == nil {
@@ -61,6 +66,9 @@ func newNode(t *testing.T, o NodeOptions) *Node {
 	}
 	if o.DevicePlugins == nil {
 		o.DevicePlugins = noDevicePlugins{}
+	}
+	if o.Cordoned == nil {
+		o.Cordoned = cordons{}
 	}
 	o.Records, o.Reports = held{}, notifytest.Reporter(func(err error) { t.Log(err) })
 	return NewNode(env.Node, notify.NewTrigger(), o)

@@ -1,0 +1,106 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// Cordons follows the annotations of the plugin's Node that take GPUs out of use. The last ones count while the API server
+// does not answer, and after a deletion of the Node.
+type Cordons struct {
+	client       kubernetes.Interface
+	driver, node string
+	reports      notify.Reporter
+	changed      notify.Trigger
+
+	mu sync.Mutex
+	// cordons is nil until the Node was read.
+	cordons resourceslices.Cordons
+	// lastError is reported once.
+	lastError string
+}
+
+// NewCordons fires changed after the first read and after each change.
+func NewCordons(client kubernetes.Interface, driver, node string, reports notify.Reporter, changed notify.Trigger) *Cordons {
+	return &Cordons{client: client, driver: driver, node: node, reports: reports, changed: changed}
+}
+
+// Cordoned returns the cordons; false before the first read.
+func (c *Cordons) Cordoned() (resourceslices.Cordons, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cordons, c.cordons != nil
+}
+
+// Run follows the Node until the context ends.
+func (c *Cordons) Run(ctx context.Context) {
+	informer := coreinformers.NewFilteredNodeInformer(c.client, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.node).String()
+	})
+	// These fail only after the start. A Node lists the node's images, which takes much memory.
+	_ = informer.SetTransform(func(o any) (any, error) {
+		if n, ok := o.(*corev1.Node); ok {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Annotations: n.Annotations}}, nil
+		}
+		return o, nil
+	})
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		if _, known := c.Cordoned(); !known {
+			c.report(&claimerror.Error{
+				Reason: claimerror.HostFailure, Attempt: "read which GPUs of the node are cordoned", Cause: err,
+				Remedy: "nothing is published until it succeeds; the plugin needs the right to list and watch nodes",
+			})
+		}
+	})
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: c.set, UpdateFunc: func(_, now any) { c.set(now) }})
+	informer.RunWithContext(ctx)
+}
+
+func (c *Cordons) set(o any) {
+	node, ok := o.(*corev1.Node)
+	if !ok || node.Name != c.node {
+		return
+	}
+	found, err := resourceslices.ParseCordons(c.driver, node.Annotations)
+	if err != nil {
+		c.report(&claimerror.Error{
+			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are cordoned", Cause: err,
+			Remedy: fmt.Sprintf("correct the annotations of Node %s, or use kubectl gpu cordon, drain and uncordon", c.node),
+		})
+	}
+	c.mu.Lock()
+	same := c.cordons != nil && maps.Equal(c.cordons, found)
+	c.cordons = found
+	c.mu.Unlock()
+	if !same {
+		c.changed.Fire()
+	}
+}
+
+// report reports an error once.
+func (c *Cordons) report(err *claimerror.Error) {
+	c.mu.Lock()
+	repeated := c.lastError == err.Error()
+	c.lastError = err.Error()
+	c.mu.Unlock()
+	if !repeated {
+		c.reports.Report(err)
+	}
+}
