@@ -5,30 +5,37 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/view"
 )
 
 const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has GPUs. A partition\n" +
 	"stands for its GPU, and an NVLink group for its members."
 
+const cordonHelp = "It needs the right to patch nodes: the cordon is an annotation of the node, and the node's plugin taints the devices.\n"
+
 func newCordon(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{
 		Use:   "cordon DEVICE...",
 		Short: "Keep new claims off a GPU, its partitions and groups",
-		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, by DeviceTaintRules. Pods with the GPU run on.\n" +
-			deviceHelp + "\nDevices that the node publishes later, as after a change of its settings, need another cordon.",
+		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node publishes later. Pods with\n" +
+			"the GPU run on.\n" + cordonHelp + deviceHelp,
 		Example: "  kubectl gpu cordon n1/gpu-0000-1b-00-0",
 	}, resourceapi.DeviceTaintEffectNoSchedule)
 }
@@ -37,8 +44,8 @@ func newDrain(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{
 		Use:   "drain DEVICE...",
 		Short: "Cordon a GPU and evict its pods",
-		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, and evict the pods with their devices.\n" +
-			"--dry-run=server prints the pods and changes nothing.\n" + deviceHelp,
+		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node publishes later, and evict\n" +
+			"the pods with their devices. --dry-run=server prints the pods and changes nothing.\n" + cordonHelp + deviceHelp,
 		Example: "  kubectl gpu drain n1/gpu-0000-1b-00-0 --dry-run=server",
 	}, resourceapi.DeviceTaintEffectNoExecute)
 }
@@ -47,12 +54,12 @@ func newUncordon(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{
 		Use:     "uncordon DEVICE...",
 		Short:   "Undo cordon and drain",
-		Long:    "Delete the DeviceTaintRules of cordon and drain.\n" + deviceHelp,
+		Long:    "Remove the annotation of cordon and drain from the node.\n" + deviceHelp,
 		Example: "  kubectl gpu uncordon n1/gpu-0000-1b-00-0",
-	}, resourceapi.DeviceTaintEffectNone)
+	}, "")
 }
 
-// newTainting completes a command that taints GPUs, or removes the taints if effect is None.
+// newTainting completes a command that cordons GPUs with an effect, or uncordons them without.
 func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEffect) *cobra.Command {
 	var dryRun string
 	c.Args = needDevice
@@ -62,25 +69,33 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
 		}
-		o, err := f.load(ctx, want{claims: true, rules: true})
+		o, err := f.load(ctx, want{claims: true})
 		if err != nil {
 			return err
 		}
-		if o.RuleVersion == "" {
-			return errors.New("the API server serves no DeviceTaintRules to you: Kubernetes 1.37 does, older versions do with the feature gate " +
-				"DRADeviceTaintRules and its API version; reading them is a right of its own")
-		}
-		t := &tainting{factory: f, effect: effect, objects: o, rules: o.dynamic.Resource(ruleResource(o.RuleVersion))}
+		t := &tainting{factory: f, effect: effect, objects: o}
 		if dryRun == "server" {
 			t.dryRun, t.suffix = []string{metav1.DryRunAll}, " (server dry run)"
 		}
 		// All names are checked before the first change.
-		gpus, err := findAll(view.Nodes(o.Objects), args)
+		gpus, err := t.find(view.Nodes(o.Objects), args)
 		if err != nil {
 			return err
 		}
+		var changed []view.GPU
 		for _, g := range gpus {
-			if err := t.run(ctx, g); err != nil {
+			was, err := t.annotate(ctx, g)
+			switch {
+			case err != nil:
+				return err
+			case was == "" && effect == "":
+				fmt.Fprintf(t.Out, "gpu %s/%s was not cordoned by this command\n", g.Node, g.Name)
+			default:
+				changed = append(changed, g)
+			}
+		}
+		for _, g := range changed {
+			if err := t.finish(ctx, g); err != nil {
 				return err
 			}
 		}
@@ -91,79 +106,146 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 
 type tainting struct {
 	*factory
+	// effect is empty to uncordon.
 	effect  resourceapi.DeviceTaintEffect
 	objects *objects
-	rules   dynamic.ResourceInterface
 	dryRun  []string
 	suffix  string
 }
 
-func (t *tainting) run(ctx context.Context, g view.GPU) error {
-	name := g.Node + "/" + g.Name
-	if t.effect == resourceapi.DeviceTaintEffectNone {
-		return t.remove(ctx, g, name)
-	}
-	rules := g.CordonRules(t.driver, t.effect)
-	for _, rule := range rules {
-		if err := t.apply(ctx, rule); err != nil {
-			return fmt.Errorf("taint device %s of GPU %s: %w: the GPU may be cordoned in part; run the command again, or uncordon", *rule.Spec.DeviceSelector.Device, name, err)
-		}
-	}
-	word := "cordoned"
-	if t.effect == resourceapi.DeviceTaintEffectNoExecute {
-		word = "drained"
-	}
-	fmt.Fprintf(t.Out, "gpu %s %s: %d devices tainted%s\n", name, word, len(rules), t.suffix)
-	if t.effect == resourceapi.DeviceTaintEffectNoExecute {
-		verb := "evicts"
-		if t.dryRun != nil {
-			verb = "would evict"
-		}
-		for _, e := range view.Evictions(t.objects.Objects, rules) {
-			who := "pod "
-			if strings.HasPrefix(e.Pod, view.PodGroup) {
-				who = "the pods of "
+// find returns the GPUs of devices. A cordoned GPU can have no device, on an API server without taints.
+func (t *tainting) find(nodes []view.Node, devices []string) (out []view.GPU, err error) {
+	for _, device := range devices {
+		found, err := findAll(nodes, []string{device})
+		if node, name, ok := strings.Cut(device, "/"); err != nil && ok && t.effect == "" {
+			if d, invalid := gpu.ParseName(name); invalid == nil && d.Kind == gpu.KindGPU {
+				found, err = []view.GPU{{Node: node, Name: name}}, nil
 			}
-			fmt.Fprintf(t.Out, "%s %s%s/%s (claim %s, device %s)\n", verb, who, e.Namespace, e.Pod, e.Claim, e.Device)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range found {
+			if !slices.ContainsFunc(out, func(o view.GPU) bool { return o.Node == g.Node && o.Name == g.Name }) {
+				out = append(out, g)
+			}
 		}
 	}
-	return nil
+	return out, nil
 }
 
-// apply creates a rule, or updates the one of an earlier cordon or drain.
-func (t *tainting) apply(ctx context.Context, rule resourceapi.DeviceTaintRule) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&rule)
+// annotate writes or removes the cordon of a GPU. It returns the earlier one.
+func (t *tainting) annotate(ctx context.Context, g view.GPU) (was string, err error) {
+	nodes, key := t.objects.client.CoreV1().Nodes(), resourceslices.CordonAnnotation(t.driver, g.Name)
+	node, err := nodes.Get(ctx, g.Node, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return "", fmt.Errorf("read node %s of GPU %s: %w", g.Node, g.Name, err)
 	}
-	u := &unstructured.Unstructured{Object: content}
-	unstructured.RemoveNestedField(u.Object, "status")
-	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(u.Object, "spec", "taint", "timeAdded")
-	u.SetAPIVersion("resource.k8s.io/" + t.objects.RuleVersion)
-	u.SetKind("DeviceTaintRule")
-	_, err = t.rules.Apply(ctx, rule.Name, u, metav1.ApplyOptions{FieldManager: "kubectl-gpu", Force: true, DryRun: t.dryRun})
-	return err
+	var value any
+	if was = node.Annotations[key]; t.effect != "" {
+		value = t.effect
+	} else if was == "" {
+		return "", nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	if err != nil {
+		return "", err
+	}
+	options := metav1.PatchOptions{FieldManager: "kubectl-gpu", DryRun: t.dryRun}
+	if _, err = nodes.Patch(ctx, g.Node, types.MergePatchType, patch, options); err != nil {
+		return "", fmt.Errorf("annotate node %s of GPU %s with %s: %w", g.Node, g.Name, key, err)
+	}
+	return was, nil
 }
 
-func (t *tainting) remove(ctx context.Context, g view.GPU, name string) error {
-	n := 0
-	for _, rule := range t.objects.Rules {
-		if !g.Cordons(rule) {
-			continue
+// finish waits until the plugin has followed, and prints the result.
+func (t *tainting) finish(ctx context.Context, g view.GPU) error {
+	name, tainted := g.Node+"/"+g.Name, 0
+	if t.dryRun == nil {
+		var err error
+		if g, err = t.wait(ctx, g); err != nil {
+			return err
 		}
-		err := t.rules.Delete(ctx, rule.Name, metav1.DeleteOptions{DryRun: t.dryRun})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete DeviceTaintRule %s of GPU %s: %w: run the command again", rule.Name, name, err)
-		}
-		n++
+		_, tainted = g.Cordoned()
+	} else {
+		free, held := g.Uncordoned(resourceapi.DeviceTaintEffectNone)
+		tainted = len(free) + len(held)
 	}
-	if n == 0 {
-		fmt.Fprintf(t.Out, "gpu %s was not cordoned by this command\n", name)
+	switch t.effect {
+	case "":
+		fmt.Fprintf(t.Out, "gpu %s uncordoned%s\n", name, t.suffix)
+		return nil
+	case resourceapi.DeviceTaintEffectNoSchedule:
+		fmt.Fprintf(t.Out, "gpu %s cordoned: %d devices tainted%s\n", name, tainted, t.suffix)
 		return nil
 	}
-	fmt.Fprintf(t.Out, "gpu %s uncordoned: %d taints removed%s\n", name, n, t.suffix)
+	fmt.Fprintf(t.Out, "gpu %s drained: %d devices tainted%s\n", name, tainted, t.suffix)
+	if _, held := g.Uncordoned(t.effect); len(held) > 0 && t.dryRun == nil {
+		return fmt.Errorf("no pod is evicted from GPU %s: the API server keeps no device taints (feature gate DRADeviceTaints); delete the pods yourself", name)
+	}
+	verb := "evicts"
+	if t.dryRun != nil {
+		verb = "would evict"
+	}
+	for _, e := range g.Evictions(t.objects.Objects) {
+		who := "pod "
+		if strings.HasPrefix(e.Pod, view.PodGroup) {
+			who = "the pods of "
+		}
+		fmt.Fprintf(t.Out, "%s %s%s/%s (claim %s, device %s)\n", verb, who, e.Namespace, e.Pod, e.Claim, e.Device)
+	}
 	return nil
+}
+
+// followLimit is the time for a plugin to follow an annotation. It takes about a second.
+var followLimit = 15 * time.Second
+
+const followPoll = 250 * time.Millisecond
+
+// wait returns the GPU once its devices follow the annotation: no claim can get one that is not cordoned, or its own devices
+// are not cordoned any more.
+func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
+	limited, cancel := context.WithTimeout(ctx, followLimit)
+	defer cancel()
+	selector := fields.Set{resourceapi.ResourceSliceSelectorDriver: t.driver, resourceapi.ResourceSliceSelectorNodeName: g.Node}
+	var left int
+	err := wait.PollUntilContextCancel(limited, followPoll, true, func(ctx context.Context) (bool, error) {
+		var shapes pool.Shapes
+		o := t.objects.Objects
+		o.Slices = nil
+		err := read.EachSlice(ctx, t.objects.client, metav1.ListOptions{FieldSelector: selector.String()}, func(raw []byte) error {
+			p, err := shapes.Pack(raw)
+			if err == nil && p.Node == g.Node && p.Shape.Spec.Driver == t.driver {
+				o.Slices = append(o.Slices, p)
+			}
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+		node := view.NewIndex(o).Node(g.Node)
+		at := slices.IndexFunc(node.GPUs, func(o view.GPU) bool { return o.Name == g.Name })
+		if at < 0 { // An API server without taints has no devices of a cordoned GPU.
+			return true, nil
+		}
+		g = node.GPUs[at]
+		free, _ := g.Uncordoned(t.effect)
+		if left = len(free); t.effect == "" {
+			left, _ = g.Cordoned()
+		}
+		return left == 0 && !node.Incomplete, nil
+	})
+	switch {
+	case err == nil:
+		return g, nil
+	case limited.Err() == nil || ctx.Err() != nil:
+		return g, fmt.Errorf("read the slices of node %s: %w", g.Node, err)
+	case t.effect == "":
+		return g, fmt.Errorf("the cordon of GPU %s/%s is removed, but %d of its devices are still tainted after %s: the node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
+			g.Node, g.Name, left, followLimit)
+	}
+	return g, fmt.Errorf("the cordon of GPU %s/%s is set, but claims can still get %d of its devices after %s: the node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
+		g.Node, g.Name, left, followLimit)
 }
 
 // completeGPUs offers NODE/GPU for the shell's completion.

@@ -244,7 +244,7 @@ func (l *loader) loadRules(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return l.unseen(err, "DeviceTaintRules", "cordoned GPUs are not marked")
+			return l.unseen(err, "DeviceTaintRules", "DeviceTaintRules are not shown")
 		}
 		l.out.RuleVersion = version
 		for _, item := range list.Items {

@@ -23,7 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // env is an API server with fixed answers, and a kubeconfig for it.
@@ -33,8 +35,15 @@ type env struct {
 	lists      map[string]any
 	forbidden  map[string]bool
 	kubeconfig string
-	// rules are the DeviceTaintRules, by name. Requests with dryRun do not change them.
+	// rules are the DeviceTaintRules, by name.
 	rules map[string]map[string]any
+	// boards are the simulated boards of nodes.
+	boards map[string]string
+	// annotations are those of nodes, by name. Requests with dryRun do not change them.
+	annotations map[string]map[string]string
+	// noPlugin means that no plugin taints the devices of cordoned GPUs. noTaints means that the server drops taints, so that
+	// the plugin withdraws the devices.
+	noPlugin, noTaints bool
 	// failWrites lets changes fail after so many; 0 is never.
 	failWrites, writes int
 }
@@ -64,7 +73,7 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 			all.Items = append(all.Items, *s)
 		}
 	}
-	e := &env{t: t, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, lists: map[string]any{
+	e := &env{t: t, boards: boards, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, annotations: map[string]map[string]string{}, lists: map[string]any{
 		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
 		classesPath: resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}}},
 		"/version":  `{"gitVersion":"v1.37.1"}`,
@@ -77,8 +86,8 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 
 func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	if name, ok := strings.CutPrefix(r.URL.Path, rulesPath+"/"); ok {
-		e.change(w, r, name)
+	if name, ok := strings.CutPrefix(r.URL.Path, nodesPath+"/"); ok && !e.forbidden[r.URL.Path] {
+		e.node(w, r, name)
 		return
 	}
 	list, ok := e.lists[r.URL.Path]
@@ -126,28 +135,64 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(list)
 }
 
-// change applies or deletes a rule.
-func (e *env) change(w http.ResponseWriter, r *http.Request, name string) {
-	e.writes++
-	var rule map[string]any
-	switch {
-	case e.failWrites > 0 && e.writes > e.failWrites:
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	case r.Method == http.MethodDelete:
-		rule = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"}
-	default:
-		if err := json.NewDecoder(r.Body).Decode(&rule); err != nil {
+// node returns a node, or patches its annotations. The plugin follows at once.
+func (e *env) node(w http.ResponseWriter, r *http.Request, name string) {
+	now := maps.Clone(e.annotations[name])
+	if r.Method == http.MethodPatch {
+		e.writes++
+		if e.failWrites > 0 && e.writes > e.failWrites {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		var patch struct {
+			Metadata struct{ Annotations map[string]*string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
 			e.t.Error(err)
 		}
-	}
-	if r.URL.Query().Get("dryRun") == "" {
-		delete(e.rules, name)
-		if r.Method != http.MethodDelete {
-			e.rules[name] = rule
+		if now == nil {
+			now = map[string]string{}
+		}
+		for key, value := range patch.Metadata.Annotations {
+			if value == nil {
+				delete(now, key)
+			} else {
+				now[key] = *value
+			}
+		}
+		if r.URL.Query().Get("dryRun") == "" {
+			e.annotations[name] = now
+			e.publish(name)
 		}
 	}
-	_ = json.NewEncoder(w).Encode(rule)
+	_ = json.NewEncoder(w).Encode(corev1.Node{
+		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: now},
+	})
+}
+
+// publish builds the slices of a node again, with its cordons.
+func (e *env) publish(node string) {
+	cordons, err := resourceslices.ParseCordons(slicetest.Driver, e.annotations[node])
+	if err != nil {
+		e.t.Error(err)
+	}
+	if e.noPlugin {
+		return
+	}
+	snapshot, err := slicetest.Scan(e.boards[node], node, perNode)
+	if err != nil {
+		e.t.Error(err)
+		return
+	}
+	published := slicetest.Slices(snapshot, node, sharing.Settings{}, func(o *resourceslices.Options) {
+		o.Cordons, o.Taints = cordons, !e.noTaints
+	})
+	all := e.lists[slicesPath].(resourceapi.ResourceSliceList)
+	all.Items = slices.DeleteFunc(all.Items, func(s resourceapi.ResourceSlice) bool { return *s.Spec.NodeName == node })
+	for _, s := range published {
+		all.Items = append(all.Items, *s)
+	}
+	e.lists[slicesPath] = all
 }
 
 func kubeconfig(t testing.TB, server string) string {
@@ -341,6 +386,7 @@ func TestClaims_ReservedForPodGroup_PodGroupIsShown(t *testing.T) {
 	}
 }
 
+// TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon has a plugin that follows the annotation.
 func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100", "n2": "hgx-h100"},
 		claim("team-a", "train-0", device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-0")),
@@ -354,50 +400,84 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 		return out
 	}
 	const first, second = "n1/gpu-0000-1b-00-0", "n1/gpu-0000-43-00-0"
-	if out := must("drain", first, "--dry-run=server"); !strings.Contains(out, "would evict pod team-a/train-0 (") || strings.Contains(out, "team-b") || len(e.rules) > 0 {
-		t.Errorf("dry run made %d rules: %s", len(e.rules), out)
+	if out := must("drain", first, "--dry-run=server"); !strings.Contains(out, "would evict pod team-a/train-0 (") || strings.Contains(out, "team-b") || len(e.annotations["n1"]) > 0 {
+		t.Errorf("dry run wrote %v: %s", e.annotations, out)
 	}
 	must("cordon", first+"-mig-2g-20gb-2") // A partition stands for its GPU.
-	must("cordon", second)
-	tainted := map[string]int{}
-	for _, r := range e.rules {
-		selector := r["spec"].(map[string]any)["deviceSelector"].(map[string]any)
-		tainted[fmt.Sprint(selector["pool"], "/", selector["device"])]++
+	if out := must("drain", second); !strings.Contains(out, "drained") || strings.Contains(out, "evicts") {
+		t.Errorf("drain of a free GPU: %s", out)
 	}
 	for _, s := range e.lists[slicesPath].(resourceapi.ResourceSliceList).Items {
 		for _, d := range s.Spec.Devices {
-			want := 1
-			switch {
-			case *s.Spec.NodeName == "n2" || strings.HasPrefix(d.Name, "monitor"):
-				want = 0
-			case strings.HasPrefix(d.Name, "nvlink"):
-				want = 2
+			want := map[string]string{"gpu-0000-1b-00-0": "NoSchedule", "gpu-0000-43-00-0": "NoExecute", "nvlink-2-0000-1b-00-0": "NoExecute"}
+			if *s.Spec.NodeName == "n2" || strings.HasPrefix(d.Name, "monitor") {
+				want = nil
 			}
-			if got := tainted[s.Spec.Pool.Name+"/"+d.Name]; got != want {
-				t.Errorf("device %s of pool %s has %d rules, want %d", d.Name, s.Spec.Pool.Name, got, want)
+			whole, _, _ := strings.Cut(d.Name, "-mig")
+			if got := cordonOf(d); got != want[whole] {
+				t.Errorf("device %s of pool %s has the cordon %q, want %q", d.Name, s.Spec.Pool.Name, got, want[whole])
 			}
 		}
 	}
-	if out := must("ls", "n1"); strings.Count(out, "cordoned") != 2 {
+	if out := must("ls", "n1"); strings.Count(out, "cordoned") != 1 || strings.Count(out, "drained") != 1 {
 		t.Errorf("cordoned GPUs are not marked once each:\n%s", out)
 	}
-	if out := must("uncordon", first); !strings.Contains(out, "uncordoned") || strings.Count(must("ls"), "cordoned") != 1 {
+	if out := must("uncordon", first); !strings.Contains(out, "uncordoned") || strings.Contains(must("ls"), "cordoned") {
 		t.Errorf("uncordon of one GPU of two: %s", out)
 	}
-	if must("uncordon", second); len(e.rules) > 0 {
-		t.Errorf("%d rules are left", len(e.rules))
+	if must("uncordon", second); len(e.annotations["n1"]) > 0 {
+		t.Errorf("annotations are left: %v", e.annotations)
 	}
 	if out := must("uncordon", second); !strings.Contains(out, "was not cordoned") {
 		t.Errorf("second uncordon: %s", out)
 	}
-	e.failWrites = e.writes + 3
-	if code, _, errOut := e.kubectl("cordon", first); code != 1 || !strings.Contains(errOut, "cordoned in part") {
-		t.Errorf("API server fails midway: exit code %d, stderr %q", code, errOut)
+	e.failWrites = e.writes
+	e.writes++
+	if code, _, errOut := e.kubectl("cordon", first); code != 1 || !strings.Contains(errOut, "annotate node n1 of GPU gpu-0000-1b-00-0") {
+		t.Errorf("API server fails: exit code %d, stderr %q", code, errOut)
 	}
-	e.failWrites = 0
-	must("uncordon", first)
-	if len(e.rules) > 0 {
-		t.Errorf("%d rules are left after a cordon in part", len(e.rules))
+}
+
+func cordonOf(d resourceapi.Device) string {
+	for _, taint := range d.Taints {
+		if taint.Key == resourceslices.CordonTaint {
+			return string(taint.Effect)
+		}
+	}
+	return ""
+}
+
+// TestCordon_ServerWithoutTaints_DevicesGoAndComeBack: uncordon finds a GPU that no slice has.
+func TestCordon_ServerWithoutTaints_DevicesGoAndComeBack(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	e.noTaints = true
+	const name = "n1/gpu-0000-1b-00-0"
+	for _, step := range []struct {
+		command string
+		listed  bool
+	}{{"cordon", false}, {"uncordon", true}, {"drain", false}, {"uncordon", true}} {
+		code, out, errOut := e.kubectl(step.command, name)
+		if code != 0 || errOut != "" {
+			t.Fatalf("%s: exit code %d, stderr %q, stdout %q", step.command, code, errOut, out)
+		}
+		if _, out, _ := e.kubectl("ls"); strings.Contains(out, "gpu-0000-1b-00-0") != step.listed || !strings.Contains(out, "gpu-0000-43-00-0") {
+			t.Errorf("after %s:\n%s", step.command, out)
+		}
+	}
+}
+
+// TestCordon_NoPlugin_SaysThatClaimsGetTheGPU has slices of a plugin that does not run.
+func TestCordon_NoPlugin_SaysThatClaimsGetTheGPU(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	e.noPlugin = true
+	synced := followLimit
+	followLimit = 0
+	t.Cleanup(func() { followLimit = synced })
+	if code, out, errOut := e.kubectl("cordon", "n1/gpu-0000-1b-00-0"); code != 1 || out != "" || !strings.Contains(errOut, "claims can still get") {
+		t.Errorf("exit code %d, stderr %q, stdout %q", code, errOut, out)
+	}
+	if len(e.annotations["n1"]) != 1 {
+		t.Errorf("annotations %v", e.annotations)
 	}
 }
 
@@ -426,12 +506,22 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
 			}}}}
 		}, nil, healthy, 2, "a device plugin serves 8"},
-		"cordon in part": {func(e *env) {
-			e.failWrites = 3
-			if code, _, _ := e.kubectl("cordon", "n1/gpu-0000-1b-00-0"); code != 1 {
-				e.t.Error("the cordon did not fail")
-			}
-		}, nil, healthy, 1, "devices are cordoned"},
+		"cordon without a plugin that follows": {func(e *env) {
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+				resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-1b-00-0"): "NoSchedule",
+			}}}}}
+		}, nil, healthy, 1, "the GPU is cordoned, but claims can get "},
+		"annotation of no GPU": {func(e *env) {
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+				resourceslices.CordonAnnotation(slicetest.Driver, "first"): "NoSchedule",
+			}}}}}
+		}, nil, healthy, 1, "cordons nothing"},
+		"rule for the whole GPU only": {func(e *env) {
+			e.rules["mine"] = map[string]any{"spec": map[string]any{
+				"deviceSelector": map[string]any{"driver": slicetest.Driver, "pool": "n1/gpu", "device": "gpu-0000-1b-00-0"},
+				"taint":          map[string]any{"key": "broken", "effect": "NoSchedule"},
+			}}
+		}, nil, healthy, 1, "rules 1 of 27 devices with it"},
 		"webhook unreachable": {func(e *env) {
 			e.metrics("controller", "gpu_dra_webhook_reachable 0\n")
 		}, nil, healthy, 2, "the API server reaches the webhook: no"},

@@ -125,7 +125,7 @@ func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicCl
 	for _, version := range slices.Backward(ruleVersions) {
 		rules = &web.Resource{
 			Name: web.Rules, Source: read.ListWatch(dyn.Resource(ruleResource(version)), ""),
-			Effect: "cordoned GPUs are not marked", Optional: true, Else: rules,
+			Effect: "DeviceTaintRules are not shown", Optional: true, Else: rules,
 		}
 	}
 	return []web.Resource{

@@ -141,7 +141,7 @@ func TestWeb_LessRights_NotesWhatIsMissing(t *testing.T) {
 	gpus, notes := lines(t, url)
 	want := []any{
 		"You may not list DeviceClasses: pending claims are not shown.",
-		"You may not list DeviceTaintRules: cordoned GPUs are not marked.",
+		"You may not list DeviceTaintRules: DeviceTaintRules are not shown.",
 		"You may not list ResourceClaims of all namespaces: only those of namespace team-a are shown, and devices of others look free.",
 	}
 	if diff := cmp.Diff(want, notes); diff != "" || len(gpus) != perNode || gpus[0]["use"] != "whole" {

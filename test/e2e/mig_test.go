@@ -162,7 +162,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 			return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
 		}))
 	}
-	why("late", view.CordonTaint)
+	why("late", resourceslices.CordonTaint)
 	kubectlGPU(ctx, t, append([]string{"uncordon"}, gpus...)...)
 	waitRunning(ctx, t, namespace, "late")
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))

@@ -4,6 +4,7 @@
 package pool
 
 import (
+	"cmp"
 	"iter"
 	"math/bits"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // State says whether a claim can get a device.
@@ -28,6 +30,8 @@ const (
 	blocked State = "blocked"
 	// Unhealthy devices are published but not available to new claims.
 	Unhealthy State = "unhealthy"
+	// Cordoned devices are healthy, but an administrator took their GPU out of use.
+	Cordoned State = "cordoned"
 )
 
 // DeviceCounts counts devices. It leaves out monitor devices, which are neither free nor allocated.
@@ -219,7 +223,8 @@ type board struct {
 	largest int64
 	// placements counts the published free ones.
 	placements map[Kind]int
-	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy.
+	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy or
+	// cordoned.
 	// grouped means that another counter set blocks a device: a claim holds a group.
 	whole              State
 	unhealthy, grouped bool
@@ -230,7 +235,7 @@ func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumpti
 		b.whole = state
 	}
 	switch {
-	case state == Unhealthy:
+	case state == Unhealthy || state == Cordoned:
 		b.unhealthy = true
 	case state == blocked && len(left.lacking(c)) == 0:
 		b.grouped = true
@@ -244,15 +249,20 @@ func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumpti
 
 // elsewhere reports whether no claim can get a part of the GPU. A partition that is only withdrawn has a healthy GPU.
 func (b *board) elsewhere() bool {
-	return b.grouped || b.whole == Unhealthy || b.whole == "" && b.unhealthy
+	return b.grouped || b.whole == Unhealthy || b.whole == Cordoned || b.whole == "" && b.unhealthy
 }
 
 func (p Pool) states(held []string) (left Counters, states map[string]State) {
 	left = p.counters()
-	unhealthy, taken := sets.New[string](), sets.New(held...)
+	tainted, taken := map[string]State{}, sets.New(held...)
 	for _, s := range p.Slices {
 		for _, u := range s.Unhealthy {
-			unhealthy.Insert(s.Shape.Spec.Devices[u.Device].Name)
+			name := s.Shape.Spec.Devices[u.Device].Name
+			if u.Taint.Key == resourceslices.UnhealthyTaint {
+				tainted[name] = Unhealthy
+			} else {
+				tainted[name] = cmp.Or(tainted[name], Cordoned)
+			}
 		}
 	}
 	for d := range p.Devices() {
@@ -265,8 +275,8 @@ func (p Pool) states(held []string) (left Counters, states map[string]State) {
 		switch {
 		case taken.Has(d.Name):
 			states[d.Name] = Allocated
-		case unhealthy.Has(d.Name):
-			states[d.Name] = Unhealthy
+		case tainted[d.Name] != "":
+			states[d.Name] = tainted[d.Name]
 		case len(left.Lacking(d)) > 0:
 			states[d.Name] = blocked
 		default:

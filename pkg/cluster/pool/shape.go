@@ -35,7 +35,7 @@ const maxIdentities = 4
 
 // Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
-	// Spec has neither a pool nor a node, and no taints of unhealthy devices. Its identities come from any one slice.
+	// Spec has neither a pool nor a node, and no taints of unhealthy or cordoned devices. Its identities come from any one slice.
 	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds  []Kind
@@ -64,7 +64,10 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 	return s
 }
 
-func unhealthy(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.UnhealthyTaint }
+// unhealthy selects the taints that a device has on one node only.
+func unhealthy(t resourceapi.DeviceTaint) bool {
+	return t.Key == resourceslices.UnhealthyTaint || t.Key == resourceslices.CordonTaint
+}
 
 // Shapes stores each Shape once, while references to it exist. It is safe for concurrent use.
 type Shapes struct {

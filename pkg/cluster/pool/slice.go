@@ -28,7 +28,7 @@ type Slice struct {
 	Shape *Shape
 	// Possible means that its devices are not published: WithGroups made it.
 	Possible bool
-	// Unhealthy are the taints of devices that are unavailable to new claims.
+	// Unhealthy are the taints of devices that are unavailable to new claims: those of faults and of cordons.
 	Unhealthy []Tainted
 	// Clique is the NVLink fabric and clique of the GPUs, as uuid.number. It is empty if there is none or more than
 	// one.
@@ -37,7 +37,7 @@ type Slice struct {
 	identities []string
 }
 
-// Tainted is the taint of an unhealthy device.
+// Tainted is the taint of an unhealthy or cordoned device.
 type Tainted struct {
 	// Device is the index of the device.
 	Device int

@@ -70,4 +70,3 @@ func (b *builder) taintCordoned(d *resourceapi.Device, gpus ...gpuState) {
 // withdrawn reports whether a GPU's devices are not published to new claims because it is cordoned, and the API server
 // drops taints.
 func (b *builder) withdrawn(g gpuState) bool { return !b.o.Taints && b.o.Cordons.effect(g) != "" }
-

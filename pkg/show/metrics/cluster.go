@@ -20,7 +20,7 @@ var (
 	clusterNodes = Entry{"gpu_dra_cluster_nodes", "gauge", nil,
 		"Nodes that publish GPUs."}
 	clusterDevices = Entry{"gpu_dra_cluster_devices", "gauge", []string{"model", "type", "profile", "state"},
-		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is free, allocated (also if claims share the device), blocked (unavailable because of other allocations) or unhealthy."}
+		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is free, allocated (also if claims share the device), blocked (unavailable because of other allocations), unhealthy, or cordoned by an administrator."}
 	clusterFreeGPUs = Entry{"gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
 		"GPUs that are free as a whole."}
 	clusterFreePlacements = Entry{"gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},

@@ -206,6 +206,7 @@ func (b *builder) gpu(address string) *GPU {
 
 func (b *builder) slices(all []*pool.Slice, held []result) {
 	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
+	cordons := map[string]resourceapi.DeviceTaint{}
 	newest := pool.Of(all)
 	b.node.Incomplete = len(all) > 0 && !newest.Whole
 	for _, s := range newest.Slices {
@@ -215,7 +216,11 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			}
 		}
 		for _, u := range s.Unhealthy {
-			taints[s.Shape.Spec.Devices[u.Device].Name] = u.Taint
+			if name := s.Shape.Spec.Devices[u.Device].Name; u.Taint.Key == resourceslices.CordonTaint {
+				cordons[name] = u.Taint
+			} else {
+				taints[name] = u.Taint
+			}
 		}
 	}
 	var names []string
@@ -224,7 +229,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			names = append(names, r.Device)
 		}
 	}
-	room := b.cache.room(newest, names, len(taints) > 0)
+	room := b.cache.room(newest, names, len(taints)+len(cordons) > 0)
 	for _, s := range newest.Slices {
 		parsed := b.cache.parsed(s.Shape)
 		for i, d := range s.Shape.Spec.Devices {
@@ -237,7 +242,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			b.devices[d.Name] = p
 			for _, address := range p.addresses {
 				g := b.gpu(address)
-				g.Devices = append(g.Devices, PublishedDevice{s.Pool.Name, d.Name})
+				g.Devices = append(g.Devices, PublishedDevice{s.Pool.Name, d.Name, cordons[d.Name].Effect})
 				g.Use = Free
 			}
 			if device.Kind == gpu.KindGroup || device.Kind == gpu.KindMonitor {
@@ -263,6 +268,9 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			// A partition that is only withdrawn has a healthy GPU.
 			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NoDemand) {
 				g.Health = cmp.Or(t.Value, "unhealthy")
+			}
+			if t, cordoned := cordons[d.Name]; cordoned {
+				g.addTaint(t)
 			}
 		}
 	}
@@ -361,14 +369,17 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 			continue
 		}
 		for _, g := range b.gpus {
-			// A cordon has a rule for each device of its GPU, and a GPU can be published in partitions only.
-			covers := s.Device == nil || *s.Device == g.Name || g.Cordons(r)
-			if covers && !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool {
-				return t.Key == r.Spec.Taint.Key && t.Effect == r.Spec.Taint.Effect
-			}) {
-				g.Taints = append(g.Taints, r.Spec.Taint)
+			if s.Device == nil || *s.Device == g.Name {
+				g.addTaint(r.Spec.Taint)
 			}
 		}
+	}
+}
+
+// addTaint adds a taint that the GPU does not have yet.
+func (g *GPU) addTaint(added resourceapi.DeviceTaint) {
+	if !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == added.Key && t.Effect == added.Effect }) {
+		g.Taints = append(g.Taints, added)
 	}
 }
 

@@ -4,54 +4,48 @@
 package view
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourceclaim "k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-const (
-	// CordonTaint is the key of the taint that takes a GPU out of use.
-	CordonTaint = "gpu.nvidia.com/cordoned"
-	// cordonLabel is on each rule of a cordon. Its value is the name of the GPU.
-	cordonLabel = "gpu.nvidia.com/cordoned-gpu"
-	// cordonNode is the annotation with the GPU's node, whose name can be too long for a label.
-	cordonNode = "gpu.nvidia.com/cordoned-node"
-)
-
-// CordonRules returns a rule for each device that needs the GPU: the whole, all its partitions and its NVLink groups.
-// Monitor devices stay in use. A rule selects one device because the API has no wider selector within a pool. Two
-// GPUs of a group have a rule each, so that either can be taken back alone.
-func (g GPU) CordonRules(driver string, effect resourceapi.DeviceTaintEffect) []resourceapi.DeviceTaintRule {
-	var out []resourceapi.DeviceTaintRule
+// Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one: those
+// that a new claim can get, and those that claims hold. Monitor devices stay in use.
+func (g GPU) Uncordoned(effect resourceapi.DeviceTaintEffect) (free, held []string) {
 	for _, d := range g.Devices {
 		if parsed, err := gpu.ParseName(d.Name); err != nil || parsed.Kind == gpu.KindMonitor {
 			continue
 		}
-		sum := sha256.Sum256([]byte(strings.Join([]string{driver, g.Node, g.Name, d.Pool, d.Name}, "\n")))
-		out = append(out, resourceapi.DeviceTaintRule{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: fmt.Sprintf("cordon-%s-%x", g.Name, sum[:5]), Labels: map[string]string{cordonLabel: g.Name}, Annotations: map[string]string{cordonNode: g.Node},
-			},
-			Spec: resourceapi.DeviceTaintRuleSpec{
-				DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(driver), Pool: ptr.To(d.Pool), Device: ptr.To(d.Name)},
-				Taint:          resourceapi.DeviceTaint{Key: CordonTaint, Effect: effect},
-			},
-		})
+		switch {
+		case d.Cordon == effect, d.Cordon == resourceapi.DeviceTaintEffectNoExecute:
+		case slices.ContainsFunc(g.Allocations, func(a Allocation) bool { return a.Device == d.Name }):
+			held = append(held, d.Name)
+		default:
+			free = append(free, d.Name)
+		}
 	}
-	return out
+	return free, held
 }
 
-// Cordons reports whether a rule belongs to the cordon of the GPU.
-func (g GPU) Cordons(r resourceapi.DeviceTaintRule) bool {
-	return r.Labels[cordonLabel] == g.Name && r.Annotations[cordonNode] == g.Node
+// Cordoned counts the devices that need the GPU and have the taint of a cordon. Those of an NVLink group can come from
+// another GPU, so groups count only with the GPU's own devices.
+func (g GPU) Cordoned() (own, all int) {
+	for _, d := range g.Devices {
+		if d.Cordon == "" {
+			continue
+		}
+		all++
+		if parsed, err := gpu.ParseName(d.Name); err == nil && parsed.Kind != gpu.KindGroup {
+			own++
+		}
+	}
+	return own, all
 }
 
 // Find returns the GPUs of a device: one for a GPU, a partition or a monitor device, the members for an NVLink group.
@@ -90,18 +84,19 @@ type Eviction struct {
 	Claim, Device  string
 }
 
-// Evictions returns the pods that the rules evict if their effect is NoExecute: those with claims for one of the devices
-// that do not tolerate the taint for ever.
-func Evictions(o Objects, rules []resourceapi.DeviceTaintRule) []Eviction {
+// Evictions returns the pods that a taint with the effect NoExecute evicts: those with claims for devices that need the GPU,
+// unless they tolerate the taint for ever.
+func (g GPU) Evictions(o Objects) []Eviction {
+	taint := resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	var out []Eviction
 	for _, r := range results(o.Driver, o.Claims) {
-		if !slices.ContainsFunc(rules, func(rule resourceapi.DeviceTaintRule) bool {
-			s := rule.Spec.DeviceSelector
-			evicts := resourceapi.DeviceTaint{Key: rule.Spec.Taint.Key, Value: rule.Spec.Taint.Value, Effect: resourceapi.DeviceTaintEffectNoExecute}
-			return *s.Pool == r.Pool && *s.Device == r.Device && !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
-				return t.TolerationSeconds == nil && resourceclaim.ToleratesTaint(t, evicts)
-			})
-		}) {
+		if parsed, err := gpu.ParseName(r.Device); err != nil || parsed.Kind == gpu.KindMonitor {
+			continue
+		}
+		if !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return d.Pool == r.Pool && d.Name == r.Device }) ||
+			slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
+				return t.TolerationSeconds == nil && resourceclaim.ToleratesTaint(t, taint)
+			}) {
 			continue
 		}
 		for _, pod := range r.pods {

@@ -16,10 +16,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // Level is the weight of a finding.
@@ -373,6 +375,10 @@ func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
 	} else if d.SeenNodes && len(n.GPUs) > 0 {
 		out.add(Problem, n.Name, "slices name a node that does not exist")
 	}
+	cordons, err := resourceslices.ParseCordons(d.Driver, core[n.Name].Annotations)
+	if err != nil {
+		out.add(Warning, n.Name, "%v", err)
+	}
 	for _, g := range n.GPUs {
 		if g.Health != "" {
 			remedy := "see docs/health.md"
@@ -381,28 +387,37 @@ func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
 			}
 			out.add(Warning, n.Name+"/"+g.Name, "unhealthy: %s. To recover: %s", g.Health, remedy)
 		}
-		if covered, all := d.cordoned(g); covered > 0 && covered < all {
-			out.add(Warning, n.Name+"/"+g.Name, "%d of %d devices are cordoned: claims can get the others. Cordon again, or uncordon", covered, all)
+		if effect := cordons[g.PCIAddress]; effect != "" {
+			if free, _ := g.Uncordoned(effect); len(free) > 0 {
+				out.add(Warning, n.Name+"/"+g.Name, "the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied the annotation of the node", len(free))
+			}
+		}
+		if named, all := d.named(g); named > 0 && named < all {
+			out.add(Warning, n.Name+"/"+g.Name, "a DeviceTaintRule names the GPU, and rules %d of %d devices with it: claims can get the others, and those that "+
+				"the node publishes later. Use kubectl gpu cordon", named, all)
 		}
 	}
 }
 
-// cordoned counts the devices of a GPU with a rule of its cordon.
-func (d Diagnosis) cordoned(g GPU) (covered, all int) {
-	ruled := map[string]bool{}
-	for _, r := range d.Rules {
-		if g.Cordons(r) && r.Spec.DeviceSelector != nil && r.Spec.DeviceSelector.Device != nil {
-			ruled[*r.Spec.DeviceSelector.Device] = true
-		}
-	}
+// named counts the devices that need a GPU and that rules name, if a rule names the whole GPU.
+func (d Diagnosis) named(g GPU) (named, all int) {
+	whole := false
 	for _, device := range g.Devices {
 		if p, err := gpu.ParseName(device.Name); err != nil || p.Kind == gpu.KindMonitor {
 			continue
 		}
 		all++
-		if ruled[device.Name] {
-			covered++
+		if slices.ContainsFunc(d.Rules, func(r resourceapi.DeviceTaintRule) bool {
+			s := r.Spec.DeviceSelector
+			return s != nil && ptr.Deref(s.Device, "") == device.Name && ptr.Deref(s.Pool, device.Pool) == device.Pool &&
+				ptr.Deref(s.Driver, d.Driver) == d.Driver && r.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone
+		}) {
+			named++
+			whole = whole || device.Name == g.Name
 		}
 	}
-	return covered, all
+	if !whole {
+		return 0, all
+	}
+	return named, all
 }

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // Node is a node that publishes devices of the driver, or one with allocated devices that it does not publish.
@@ -43,7 +44,7 @@ type GPU struct {
 	Use          Use `json:"use"`
 	// Health is the unhealthy taint's value, or empty.
 	Health string `json:"health,omitempty"`
-	// Taints come from DeviceTaintRules.
+	// Taints are those of a cordon and of DeviceTaintRules.
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
 	Allocations []Allocation `json:"allocations,omitempty"`
@@ -51,8 +52,12 @@ type GPU struct {
 	Devices []PublishedDevice `json:"-"`
 }
 
-// PublishedDevice names a device in the slices.
-type PublishedDevice struct{ Pool, Name string }
+// PublishedDevice is a device in the slices.
+type PublishedDevice struct {
+	Pool, Name string
+	// Cordon is the effect of its taint of a cordon, or empty.
+	Cordon resourceapi.DeviceTaintEffect
+}
 
 // Use says how claims use a GPU.
 type Use string
@@ -166,9 +171,9 @@ func (g GPU) Condition() string {
 		out = append(out, g.Health)
 	}
 	for _, t := range g.Taints {
-		if word := t.Key + ":" + string(t.Effect); t.Key == CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
+		if word := t.Key + ":" + string(t.Effect); t.Key == resourceslices.CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
 			out = append(out, "drained")
-		} else if t.Key == CordonTaint {
+		} else if t.Key == resourceslices.CordonTaint {
 			out = append(out, "cordoned")
 		} else {
 			out = append(out, word)

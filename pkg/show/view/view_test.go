@@ -96,7 +96,7 @@ func busy(t testing.TB) view.Objects {
 	)
 	o.Rules = []resourceapi.DeviceTaintRule{{Spec: resourceapi.DeviceTaintRuleSpec{
 		DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(slicetest.Driver), Pool: ptr.To("n1/gpu"), Device: ptr.To("gpu-0000-c3-00-0")},
-		Taint:          resourceapi.DeviceTaint{Key: view.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		Taint:          resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
 	}}}
 	return o
 }
@@ -370,7 +370,7 @@ func TestEvictions_Tolerations_OnlyThoseForEverKeepThePod(t *testing.T) {
 		return claim(name, 1, r)
 	}
 	o := objects(all, tolerating("ever", nil), tolerating("minute", ptr.To[int64](60)))
-	got := view.Evictions(o, g.CordonRules(slicetest.Driver, resourceapi.DeviceTaintEffectNone))
+	got := g.Evictions(o)
 	want := []view.Eviction{{Namespace: "team-a", Pod: "minute", Claim: "minute", Device: g.Name}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -15,6 +15,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
@@ -60,8 +61,8 @@ func (c *Cordons) Run(ctx context.Context) {
 		}
 		return o, nil
 	})
-	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		cache.DefaultWatchErrorHandler(ctx, r, err)
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		klog.FromContext(ctx).Info("Following the Node was interrupted", "err", err)
 		if _, known := c.Cordoned(); !known {
 			c.report(&claimerror.Error{
 				Reason: claimerror.HostFailure, Attempt: "read which GPUs of the node are cordoned", Cause: err,

@@ -37,15 +37,21 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 
 // Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile or a
 // group. All partitions are an administrator's.
-func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
+func Slices(
+	snapshot gpu.Snapshot, node string, settings sharing.Settings, change ...func(*resourceslices.Options),
+) []*resourceapi.ResourceSlice {
 	external := map[string][]gpu.Partition{}
 	for _, g := range snapshot.GPUs {
 		external[g.PCIAddress] = g.MIG.Partitions
 	}
-	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
+	o := resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true, External: external,
 		Sharing: sharing.Node{Name: node, Settings: settings, MPS: true, Demand: sharingtest.NoDemand{}},
-	})
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	pool, _ := resourceslices.Build(snapshot, nil, o)
 	var out []*resourceapi.ResourceSlice
 	count := map[string]int64{}
 	for _, s := range pool.Slices {
