@@ -9,11 +9,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -89,4 +91,88 @@ func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
 	if after := sliceVersions(ctx, t); !maps.Equal(before, after) {
 		t.Errorf("the slices changed without the controller: %v became %v", before, after)
 	}
+}
+
+// TestCordon_PartitionsPublishedLater_NoClaimGetsOne cordons all GPUs before the node publishes the partitions that claims then
+// ask for, and restarts the plugin. One GPU after the other is released.
+func TestCordon_PartitionsPublishedLater_NoClaimGetsOne(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set", "publish[0].profiles=Auto"))
+	const profile = "4g.40gb" // It fits once on a GPU.
+	waitPlacements(ctx, t, profile, 1)
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	devices, err := cluster.Devices(ctx, "gpu")
+	must(t, err)
+	var gpus []string
+	for _, d := range devices {
+		gpus = append(gpus, nodes.Items[0].Name+"/"+d.Name)
+	}
+	kubectlGPU(ctx, t, append([]string{"cordon"}, gpus...)...)
+	t.Cleanup(func() {
+		_, err := cluster.KubectlGPU(context.WithoutCancel(ctx), append([]string{"uncordon"}, gpus...)...)
+		must(t, err)
+	})
+	if out := kubectlGPU(ctx, t, "ls", "--no-headers"); strings.Count(out, "cordoned") != len(gpus) {
+		t.Errorf("ls shows cordons of %d GPUs as\n%s", len(gpus), out)
+	}
+
+	namespace := createNamespace(ctx, t, nil)
+	deployPartitions(ctx, t, namespace, profile, 2)
+	// waiting waits until the node publishes all partitions, and no pod got one of them.
+	waiting := func(when string) {
+		t.Helper()
+		must(t, cluster.Eventually(ctx, when+": all partitions published", 90*time.Second, func(ctx context.Context) (bool, string) {
+			published := 0
+			devices, err := cluster.Devices(ctx, "mig")
+			if err != nil {
+				return false, err.Error()
+			}
+			for _, d := range devices {
+				if *d.Attributes["profile"].StringValue != profile {
+					continue
+				}
+				published++
+				if len(d.Taints) != 1 || d.Taints[0].Key != resourceslices.CordonTaint {
+					t.Errorf("%s: %s has the taints %v", when, d.Name, d.Taints)
+				}
+			}
+			return published == len(gpus), fmt.Sprintf("%d of them", published)
+		}))
+		must(t, cluster.Eventually(ctx, when+": two pods wait", 60*time.Second, func(ctx context.Context) (bool, string) {
+			pods, err := cluster.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			waiting := 0
+			for _, p := range pods.Items {
+				if env.Unschedulable(p) != "" {
+					waiting++
+				}
+			}
+			return waiting == 2, fmt.Sprintf("%d of %d wait", waiting, len(pods.Items))
+		}))
+	}
+	waiting("cordoned before")
+	old := pluginPods(ctx, t, 1)[0]
+	must(t, cluster.Client.CoreV1().Pods(env.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{}))
+	if p := pluginPods(ctx, t, 1)[0]; p.UID == old.UID {
+		t.Fatal("the plugin was not replaced")
+	}
+	waiting("after a restart of the plugin")
+	for n, name := range gpus[:2] {
+		kubectlGPU(ctx, t, "uncordon", name)
+		waitReady(ctx, t, namespace, n+1, nil)
+		if out := kubectlGPU(ctx, t, "claims", "-n", namespace, "--no-headers"); strings.Count(out, strings.TrimPrefix(name, nodes.Items[0].Name+"/")) != 1 {
+			t.Errorf("the claims after uncordon of %s:\n%s", name, out)
+		}
+	}
+	// A drain evicts the pod of one GPU, which then waits, and not the other one.
+	kubectlGPU(ctx, t, "drain", gpus[0])
+	must(t, cluster.Eventually(ctx, "one pod evicted", 90*time.Second, func(ctx context.Context) (bool, string) {
+		out, err := cluster.KubectlGPU(ctx, "claims", "-n", namespace, "--no-headers")
+		return err == nil && strings.Contains(out, "pending") && strings.Contains(out, "reserved"), out
+	}))
 }

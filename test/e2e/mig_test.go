@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/show/view"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
