@@ -53,7 +53,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 			return nil, err
 		}
 	}
-	sessions := sessionpool.New(g.library, sessionpool.Listed(n.ProcRoot), n.events)
+	sessions := sessionpool.New(g.library, n.kernel().HasGPU, n.events)
 	daemons := mpsd.NewClient(filepath.Join(mpsDir(n.Config), mpsd.SocketName))
 	partitions := mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
 		AllowReset: n.AllowReset, AdoptExternal: n.AdoptExternalMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,

@@ -49,6 +49,9 @@ func newNode(c flags.Config, machine *host.Host) (*node, error) {
 	return &node{c, machine, client, m, events, changed, publishing.NewCordons(client, c.DriverName, c.NodeName, events, changed)}, nil
 }
 
+// kernel has the kernel's own lists.
+func (n *node) kernel() nvml.Kernel { return nvml.Kernel{ProcRoot: n.ProcRoot, SysRoot: n.SysRoot} }
+
 // gpus are the node's GPUs, the locks on them beside those of claims, and the device plugins that serve them.
 type gpus struct {
 	library nvml.Library

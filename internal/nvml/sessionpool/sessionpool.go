@@ -8,9 +8,6 @@ package sessionpool
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -54,7 +51,7 @@ type call struct {
 	err   error // set before ended is closed
 }
 
-// New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address; Listed makes it. The Pool
+// New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address, as nvml.Kernel does. The Pool
 // reports errors of closing a session.
 func New(library nvml.Library, listed func(address string) bool, reports notify.Reporter) *Pool {
 	p := &Pool{After: time.After, library: library, listed: listed, reports: reports}
@@ -229,15 +226,6 @@ func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
 		p.idle.Reset(linger)
 	}
 	return p.session != session
-}
-
-// Listed reads the kernel driver's own list of GPUs, which needs neither NVML nor device nodes. A failed read counts as
-// listed.
-func Listed(procRoot string) func(address string) bool {
-	return func(address string) bool {
-		_, err := os.Stat(filepath.Join(procRoot, "driver/nvidia/gpus", address))
-		return !errors.Is(err, fs.ErrNotExist)
-	}
 }
 
 // closeUnused closes the session if no operation uses it. It does not wait for NVML. The caller holds p.mu.

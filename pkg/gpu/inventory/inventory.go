@@ -29,7 +29,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// ErrNoDriver means that the node has no NVIDIA driver now: its library or its kernel module is missing.
+// ErrNoDriver means that the node has no NVIDIA driver now: neither NVML nor the kernel has it.
 var ErrNoDriver = errors.New("no NVIDIA driver is loaded")
 
 // Options configures an Inventory. Library and the roots are required.
@@ -114,12 +114,17 @@ func New(o Options) *Inventory {
 		multiprocessors: map[string]int{}, minors: minorNumbers{reading: map[string]bool{}, last: map[string]string{}}}
 }
 
+func (i *Inventory) kernel() nvml.Kernel {
+	return nvml.Kernel{ProcRoot: i.o.ProcRoot, SysRoot: i.o.SysRoot}
+}
+
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver
 // without a driver, nvml.ErrReplaced if this process must restart to use the new driver, another error if NVML failed as
 // a whole.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	session, err := i.o.Library.Open()
-	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
+	// While a driver container restarts, the library can be missing or fail although the module is loaded.
+	if (errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded)) && !i.kernel().HasDriver() {
 		if i.o.Health != nil {
 			i.o.Health.NoDriver()
 		}

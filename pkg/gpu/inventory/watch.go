@@ -38,8 +38,9 @@ var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NV
 // context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
-// NVML does not withdraw a node's devices. If scans fail or hang for longer, the error is ErrHealthUnknown. Without a
-// driver, or with another one than this process can use, the Snapshot is zero. While scans fail, each poll is a scan.
+// NVML does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
+// error is ErrHealthUnknown. Without a driver, or with another one than this process has loaded, the Snapshot is zero. While
+// scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
@@ -52,6 +53,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 
 	var last result
 	silent, repeats := 0, 0 // polls without an answer of NVML, and scans in a row during switches
+	repeated := false       // whether the first scan was repeated
 	for first := true; ; {
 		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
 		i.scan(ctx, &now, func() {
@@ -70,11 +72,18 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 			}
 			continue
 		}
-		gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
-		if now.err == nil || gone {
+		switch gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced); {
+		case first && !repeated && now.repeats():
+			last, repeated = now, true
+			continue
+		case now.err == nil || gone:
 			silent = 0
 			i.keepInterconnects(now.snapshot.GPUs)
-		} else {
+			if !gone {
+				now.keep(last, i.kernel())
+			}
+			i.remember(now.snapshot.GPUs)
+		default:
 			now.snapshot = last.snapshot
 			if silent++; silent >= pollsToUnknown {
 				now.err = fmt.Errorf("%w: %w", ErrHealthUnknown, now.err)
@@ -99,7 +108,13 @@ func (i *Inventory) keepInterconnects(gpus []gpu.GPU) {
 		} else if g.MIG.Enabled && i.o.Interconnects != nil {
 			g.Interconnect = i.o.Interconnects.RecordedInterconnect(*g)
 		}
-		i.last[g.PCIAddress] = *g
+	}
+}
+
+// remember stores the states of GPUs for keepInterconnects.
+func (i *Inventory) remember(gpus []gpu.GPU) {
+	for _, g := range gpus {
+		i.last[g.PCIAddress] = g
 	}
 }
 
@@ -131,6 +146,8 @@ type result struct {
 	err      error
 	// switched means that a MIG mode was switched meanwhile.
 	switched bool
+	// doubted are the PCI addresses of GPUs that keep their last state.
+	doubted map[string]bool
 }
 
 // poll waits for the next poll.
@@ -152,7 +169,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 		case <-i.Trigger:
 			return nil
 		case <-ticks:
-			if n >= pollsPerScan || last.err != nil || i.soon.Load() || i.files() != last.files {
+			if n >= pollsPerScan || last.err != nil || len(last.doubted) > 0 || i.soon.Load() || i.files() != last.files {
 				return nil
 			}
 		}

@@ -54,7 +54,7 @@ func startWatch(t *testing.T, change func(*engine.State)) *env {
 func newWatch(t *testing.T, change func(*engine.State)) *env {
 	t.Helper()
 	w := &env{
-		t: t, machine: simtest.Machine(t, "hgx-h100"), dir: t.TempDir(),
+		t: t, machine: simtest.MachineInMemory(t, "hgx-h100", 0), dir: t.TempDir(),
 		ticks: make(chan time.Time), late: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
 	}
 	if change != nil {
@@ -398,6 +398,7 @@ func TestKeepInterconnects_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
 	scan := func(g gpu.GPU) []gpu.Link {
 		gpus := []gpu.GPU{g}
 		i.keepInterconnects(gpus)
+		i.remember(gpus)
 		return gpus[0].Links
 	}
 	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}}
