@@ -83,14 +83,14 @@ func TestWatch_AnyCallFails_OtherGPUsAndDriverStay(t *testing.T) {
 					t.Parallel()
 					w, calls, uuid := newFaulty(t)
 					want := scan(t, New(w.i.o))
-					fails, struck := nvmltest.Of(c.Query, c.GPU), false
+					fails := nvmltest.Of(c.Query, c.GPU)
 					strike := func() {
+						scans := 0
 						calls.Answer(code, func(n int, other nvmltest.Call) bool {
-							if !fails(n, other) || struck && when == "once at start" {
-								return false
+							if other.Query == "nvmlInit_v2" {
+								scans++
 							}
-							struck = true
-							return true
+							return fails(n, other) && (scans == 1 || when == "for good")
 						})
 					}
 					if when == "once at start" {
@@ -100,13 +100,8 @@ func TestWatch_AnyCallFails_OtherGPUsAndDriverStay(t *testing.T) {
 					if when != "once at start" {
 						w.next()
 						strike()
-						w.i.Trigger.Fire()
-						w.tick(1) // The scan has ended.
-						if when == "once" {
-							calls.Clear()
-						}
 					}
-					w.tick(pollsPerScan + 2)
+					w.tick(pollsPerScan + 3)
 					last := delivery{snapshot: want}
 					for _, d := range w.deliveries() {
 						if errors.Is(d.err, ErrNoDriver) {
