@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,13 +125,45 @@ func (u *Usage) Users(ctx context.Context) (map[string][]metrics.User, error) {
 // OpenedBy implements devicestate.Usage. It ignores devices with admin access, because monitoring must not delay a
 // release. It ignores shares too, because co-tenants open the same device; for shares the kubelet's answer decides.
 func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, error) {
+	if len(devices) == 0 {
+		return u.ofUnknown(ctx)
+	}
 	nodes, err := u.deviceNodes(devices)
 	if err != nil || len(nodes) == 0 {
 		return "", err
 	}
+	return u.user(ctx, func(file string) bool { return slices.ContainsFunc(nodes, isNode(file)) })
+}
+
+// gpuNode matches the device node of a GPU.
+var gpuNode = regexp.MustCompile(`/(dev/nvidia\d+)$`)
+
+// ofUnknown returns a process that may use the devices of an unknown claim: it has a GPU open that no other claim holds. A
+// GPU that no scan could read is one of these.
+func (u *Usage) ofUnknown(ctx context.Context) (string, error) {
+	plans, _, err := u.o.Records.Held()
+	if err != nil {
+		return "", err
+	}
+	snapshot, taken := u.o.Scans.Snapshot(), map[string]bool{}
+	for _, p := range plans {
+		for _, d := range p.Devices {
+			if !d.Admin {
+				taken[node(snapshot, d)] = true
+			}
+		}
+	}
+	return u.user(ctx, func(file string) bool {
+		found := gpuNode.FindStringSubmatch(file)
+		return found != nil && !taken[found[1]]
+	})
+}
+
+// user returns a process with a device node open, unless it only monitors GPUs.
+func (u *Usage) user(ctx context.Context, wanted func(file string) bool) (string, error) {
 	// The plugin has the GPUs of claims open to wait for XIDs. A name would not do: a tenant can choose the same.
 	own, _ := os.Readlink(filepath.Join(u.o.ProcRoot, "self"))
-	return u.search(ctx, nodes, func(pid, name string, open []string) bool {
+	return u.search(ctx, wanted, func(pid, name string, open []string) bool {
 		return pid == own || u.monitors(open) || slices.Contains(u.o.Ignored, name)
 	})
 }
@@ -140,13 +173,14 @@ var resetIgnored = []string{"nvidia-persiste", "nv-fabricmanage"}
 
 // Client returns a process that has a GPU open, or "". Monitoring agents and this plugin count too.
 func (u *Usage) Client(ctx context.Context, g gpu.GPU) (string, error) {
-	return u.search(ctx, []string{nodeOf(g.Minor)}, func(_, name string, _ []string) bool {
+	wanted := func(file string) bool { return isNode(file)(nodeOf(g.Minor)) }
+	return u.search(ctx, wanted, func(_, name string, _ []string) bool {
 		return slices.Contains(resetIgnored, name)
 	})
 }
 
-// search returns a process that has a device node open, unless ignored says otherwise.
-func (u *Usage) search(ctx context.Context, nodes []string, ignored func(pid, name string, open []string) bool) (string, error) {
+// search returns a process that has a wanted device node open, unless ignored says otherwise.
+func (u *Usage) search(ctx context.Context, wanted func(file string) bool, ignored func(pid, name string, open []string) bool) (string, error) {
 	processes, err := os.ReadDir(u.o.ProcRoot)
 	if err != nil {
 		return "", fmt.Errorf("list the node's processes: %w", err)
@@ -163,7 +197,7 @@ func (u *Usage) search(ctx context.Context, nodes []string, ignored func(pid, na
 		if err != nil {
 			return "", err
 		}
-		at := slices.IndexFunc(open, func(file string) bool { return slices.ContainsFunc(nodes, isNode(file)) })
+		at := slices.IndexFunc(open, wanted)
 		if at < 0 {
 			continue
 		}
@@ -196,22 +230,6 @@ func isNode(file string) func(node string) bool {
 // deviceNodes returns the device nodes to search for, as paths below the root.
 func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 	snapshot := u.o.Scans.Snapshot()
-	if len(devices) == 0 {
-		plans, _, err := u.o.Records.Held()
-		if err != nil {
-			return nil, err
-		}
-		var taken []string
-		for _, p := range plans {
-			taken = append(taken, p.HeldGPUs()...)
-		}
-		for _, g := range snapshot.GPUs {
-			if !slices.Contains(taken, g.PCIAddress) {
-				nodes = append(nodes, nodeOf(g.Minor))
-			}
-		}
-		return nodes, nil
-	}
 	for _, d := range devices {
 		switch {
 		case d.Admin || d.Partial():
@@ -224,14 +242,18 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 				nodes = append(nodes, "dev/nvidia-caps/"+node)
 			}
 		default:
-			minor := d.Minor
-			if g, ok := snapshot.ByAddress(d.PCIAddress); ok {
-				minor = g.Minor // The plan's may be from an earlier boot.
-			}
-			nodes = append(nodes, nodeOf(minor))
+			nodes = append(nodes, node(snapshot, d))
 		}
 	}
 	return nodes, nil
+}
+
+// node returns the device node of a device's GPU. The number of the plan may be from an earlier boot.
+func node(snapshot gpu.Snapshot, d plan.Device) string {
+	if g, ok := snapshot.ByAddress(d.PCIAddress); ok {
+		return nodeOf(g.Minor)
+	}
+	return nodeOf(d.Minor)
 }
 
 // openFiles returns the files that a process has open. A process that just ended has none.

@@ -118,6 +118,12 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	if got, err := u.OpenedBy(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
 		t.Errorf("an unknown claim may be on any GPU: %q, %v", got, err)
 	}
+	for _, unread := range []gpu.Snapshot{{}, {GPUs: gpus[:1], Problems: []gpu.Problem{{PCIAddress: "b", Index: 1}}}} {
+		scans.Set(unread)
+		if got, err := u.OpenedBy(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
+			t.Errorf("an unknown claim may be on a GPU that no scan shows: %q, %v", got, err)
+		}
+	}
 	held.err = errors.New("disk")
 	if _, err := u.OpenedBy(t.Context(), nil); err == nil {
 		t.Error("the held devices are unknown, but there is no error")

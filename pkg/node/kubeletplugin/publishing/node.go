@@ -112,6 +112,9 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 			Remedy: "the plugin retries; check the driver installation on the node (nvidia-smi must work there)",
 		})
 	}
+	if err != nil && !errors.Is(err, inventory.ErrNoDriver) && !errors.Is(err, inventory.ErrHealthUnknown) && s.Driver.Version == "" {
+		return nil // NVML has not answered yet, which is not a node without GPUs: the slices of an earlier process stay.
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owned, n.switched = n.ownedNow, n.switchedNow

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -279,6 +280,35 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	}
 	if err := n.Found(t.Context(), gpu.Snapshot{}, nvml.ErrReplaced); !errors.Is(err, nvml.ErrReplaced) {
 		t.Errorf("a replaced driver does not end the plugin: %v", err)
+	}
+}
+
+// TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute starts the plugin while NVML fails.
+func TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		err    error
+		builds bool
+	}{
+		{"fails", fmt.Errorf("open NVML: %w", nvml.Unknown), false},
+		{"is missing, and the kernel has the driver", fmt.Errorf("open NVML: %w", nvml.LibraryNotFound), false},
+		{"is of another version", fmt.Errorf("open NVML: %w", nvml.LibRMMismatch), false},
+		{"fails for long", fmt.Errorf("%w: %w", inventory.ErrHealthUnknown, nvml.Unknown), true},
+		{"no driver", inventory.ErrNoDriver, true},
+	} {
+		n := newNode(t, NodeOptions{})
+		if err := n.Found(t.Context(), gpu.Snapshot{}, c.err); err != nil {
+			t.Error(err)
+		}
+		if _, ok := n.build(allFeatures); ok != c.builds {
+			t.Errorf("NVML %s: slices built %v, want %v", c.name, ok, c.builds)
+		}
+		if err := n.Found(t.Context(), three, nil); err != nil {
+			t.Error(err)
+		}
+		if got := len(n.names(t)); got != 3 {
+			t.Errorf("NVML %s, then answers: %d devices", c.name, got)
+		}
 	}
 }
 
