@@ -6,6 +6,9 @@
 // A missing record of a GPU with faults means that an administrator cleared them. The driver's answers decide again, so
 // the faults that it still reports come back with the next poll.
 //
+// Only GPUs with faults have a record. So a GPU with an unreadable one has a fault of the state "xid", until the record is
+// readable again or cleared.
+//
 // Trap. During an upgrade two plugins poll the same GPUs. Each decides for itself and writes under a lock; they agree
 // after two polls.
 package tracker
@@ -50,7 +53,12 @@ type tracked struct {
 	// stored are the recorded faults; stale means that the record differs from them.
 	stored []gpu.Fault
 	stale  bool
+	// unread means that the record is unreadable. It is read again at each poll.
+	unread bool
 }
+
+// unknown stands for the faults in an unreadable record.
+var unknown = gpu.Fault{State: health.Named, Cause: "the record of the GPU's faults is unreadable"}
 
 // New returns a Tracker that keeps records under the lock file, and reports errors of reading and writing them.
 func New(h *host.Host, records *record.GPUs, lock string, reports notify.Reporter, o health.Settings) *Tracker {
@@ -94,8 +102,8 @@ func (t *Tracker) update(g gpu.GPU, change func(health.GPU) health.GPU) health.G
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := t.gpus[g.PCIAddress]
-	if k == nil || k.uuid != g.UUID {
-		k = t.load(g)
+	if k == nil || k.uuid != g.UUID || k.unread {
+		k = t.load(g, k)
 		t.gpus[g.PCIAddress] = k
 	}
 	if len(k.stored) > 0 {
@@ -111,7 +119,7 @@ func (t *Tracker) update(g gpu.GPU, change func(health.GPU) health.GPU) health.G
 				Remedy: "the plugin retries, and knows the faults until it restarts; check the node's disk",
 			})
 		} else {
-			k.stored, k.stale = faults, false
+			k.stored, k.stale, k.unread = faults, false, false
 		}
 	}
 	return k.gpu
@@ -126,23 +134,32 @@ func (t *Tracker) NoDriver() {
 	}
 }
 
-func (t *Tracker) load(g gpu.GPU) *tracked {
+// load reads the record of a GPU. was is the GPU before, or nil.
+func (t *Tracker) load(g gpu.GPU, was *tracked) *tracked {
 	k := &tracked{uuid: g.UUID}
+	var since []gpu.Fault // those found while the record was unreadable
+	again := was != nil && was.uuid == g.UUID && was.unread
+	if again {
+		since = slices.DeleteFunc(slices.Clone(was.gpu.Faults()), func(f gpu.Fault) bool { return f == unknown })
+	}
 	r, err := t.records.Get(g.PCIAddress)
 	boot, bootErr := t.host.BootID()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return k
+	case err != nil && again:
+		return was
 	case err != nil:
-		k.stale = true
+		k.gpu, k.unread = health.New([]gpu.Fault{unknown}), true
+		k.stored = k.gpu.Faults() // Nothing replaces the record before another fault does.
 		t.reports.Report(&claimerror.Error{
 			Reason: claimerror.RecordUnreadable, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
-			Remedy: "faults that the driver still reports are found again; check the node's disk",
+			Remedy: "the GPU is unavailable until the record is readable again or cleared by kubectl gpu clear; check the node's disk",
 		})
 	case r.UUID != g.UUID:
 		k.stale = true
 	default:
-		k.stored, k.gpu = r.Faults, health.New(r.Faults)
+		k.stored, k.gpu = r.Faults, health.New(slices.Concat(r.Faults, since))
 		if bootErr == nil && r.BootID != boot {
 			k.gpu = k.gpu.Restarted()
 		}

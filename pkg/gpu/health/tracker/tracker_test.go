@@ -27,6 +27,8 @@ type env struct {
 	faults  *hosttest.Faults
 	reports []error
 	tracker *Tracker
+	// eio is a file that cannot be read.
+	eio string
 }
 
 func newEnv(t *testing.T) *env {
@@ -45,7 +47,12 @@ func (e *env) boot(id string) {
 func (e *env) start() {
 	e.Helper()
 	e.faults = hosttest.FailAll(func(o host.Operation) bool { return o.Label == record.LabelGPU }, syscall.ENOSPC)
-	h := host.New(host.Options{BootIDFile: filepath.Join(e.dir, "boot"), FaultHook: e.faults.Do})
+	h := host.New(host.Options{BootIDFile: filepath.Join(e.dir, "boot"), FaultHook: e.faults.Do, ReadFile: func(path string) ([]byte, error) {
+		if _, err := os.Stat(path); path == e.eio && err == nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: syscall.EIO}
+		}
+		return os.ReadFile(path)
+	}})
 	e.Cleanup(h.Close)
 	records, err := record.OpenGPUs(h, e.dir, Setting)
 	if err != nil {
@@ -123,17 +130,71 @@ func TestTracker_DiskFull_ReportsAndWritesLater(t *testing.T) {
 	e.recorded(true)
 }
 
-func TestTracker_RecordUnreadable_ReportsAndReplacesIt(t *testing.T) {
-	e := newEnv(t)
-	e.poll(board, &health.Reading{Recovery: 1}, health.Reset)
-	if err := os.WriteFile(filepath.Join(e.dir, Setting, board.PCIAddress+".json"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e.start()
-	e.poll(board, &health.Reading{})
-	e.recorded(false)
-	if len(e.reports) != 1 || claimerror.ReasonOf(e.reports[0]) != claimerror.RecordUnreadable {
-		t.Errorf("reports %v", e.reports)
+// TestTracker_RecordUnreadable_GPUKeepsAFault makes the record of a GPU with an XID unreadable while the plugin restarts.
+func TestTracker_RecordUnreadable_GPUKeepsAFault(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"EIO":     nil,
+		"short":   func(data []byte) []byte { return data[:len(data)/2] },
+		"empty":   func([]byte) []byte { return nil },
+		"garbage": func([]byte) []byte { return []byte("\x00\xff{]") },
+	} {
+		for _, ending := range []string{"readable again", "cleared", "another fault", "another fault, then readable again"} {
+			t.Run(name+", "+ending, func(t *testing.T) {
+				e := newEnv(t)
+				file := filepath.Join(e.dir, Setting, board.PCIAddress+".json")
+				e.poll(board, &health.Reading{})
+				e.tracker.Event(board, 94)
+				e.poll(board, &health.Reading{}, health.Named)
+				good, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if damage == nil {
+					e.eio = file
+				} else if err := os.WriteFile(file, damage(good), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				e.start()
+				for range 3 {
+					e.poll(board, &health.Reading{}, health.Named)
+				}
+				if len(e.reports) != 1 || claimerror.ReasonOf(e.reports[0]) != claimerror.RecordUnreadable {
+					t.Errorf("reports %v", e.reports)
+				}
+				readable := func() {
+					e.eio = ""
+					if err := os.WriteFile(file, good, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				switch ending {
+				case "readable again":
+					readable()
+				case "cleared":
+					if err := os.Remove(file); err != nil {
+						t.Fatal(err)
+					}
+					e.poll(board, &health.Reading{})
+					return
+				case "another fault":
+					e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.Named)
+					e.eio = ""
+					e.start()
+					e.poll(board, &health.Reading{}, health.Memory, health.Named)
+					return
+				default:
+					e.faults.Arm()
+					e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.Named)
+					e.faults.Disarm()
+					readable()
+					e.poll(board, &health.Reading{}, health.Memory, health.Named)
+					return
+				}
+				if got := e.tracker.Poll(board, nil).Faults(); len(got) != 1 || got[0].Cause == unknown.Cause {
+					t.Errorf("faults %v", got)
+				}
+			})
+		}
 	}
 }
 
