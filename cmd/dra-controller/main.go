@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -27,11 +28,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"gpu-dra-driver/cmd/dra-controller/flags"
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
+	"gpu-dra-driver/internal/peers"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/show/metrics"
@@ -79,11 +80,11 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
-		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint)},
+		Metrics:        metricsserver.Options{BindAddress: noServer},
 		LeaderElection: c.LeaderElect, LeaderElectionID: c.LeaseName, LeaderElectionNamespace: c.PodNamespace,
 		// A new version becomes the leader at once, before the old version's lease expires.
 		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        orNone(c.HealthEndpoint), PprofBindAddress: c.PprofEndpoint,
+		HealthProbeBindAddress:        noServer, PprofBindAddress: c.PprofEndpoint,
 	})
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
@@ -114,15 +115,27 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	err = errors.Join(
 		m.Add(always{manager.RunnableFunc(control.Observe)}),
 		m.Add(manager.RunnableFunc(control.Lead)),
-		m.AddHealthzCheck("alive", healthz.Ping),
-		m.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
+	ready := &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(m, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable)),
+			addWebhook(m, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable), ready),
 			m.Add(manager.RunnableFunc(test.Run)),
 		)
+	}
+	if err == nil && c.HTTPEndpoint != "" {
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", promhttp.HandlerFor(ctrlmetrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+		err = addServer(m, "metrics", c.HTTPEndpoint, mux)
+	}
+	if err == nil && c.HealthEndpoint != "" {
+		mux := http.NewServeMux()
+		for path, h := range map[string]http.Handler{"/healthz": &healthz.Handler{}, "/readyz": ready} {
+			mux.Handle(path, http.StripPrefix(path, h))
+			mux.Handle(path+"/", http.StripPrefix(path, h)) // A single check.
+		}
+		err = addServer(m, "health", c.HealthEndpoint, mux)
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
@@ -133,43 +146,67 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
+func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler, ready *healthz.Handler) error {
 	service := ""
 	if c.RotateCerts {
 		service = c.WebhookService
 	}
 	certificate := controller.NewCertificate(client, c.PodNamespace, c.CertSecret, service, c.WebhookConfiguration)
-	server := newServer(c, certificate.Get, handlers)
-	return errors.Join(
-		m.Add(always{manager.RunnableFunc(certificate.Run)}),
-		m.Add(server),
-		m.AddReadyzCheck("webhook", func(r *http.Request) error {
-			if _, err := certificate.Get(nil); err != nil {
-				return err
-			}
-			return server.StartedChecker()(r)
-		}),
-	)
+	ready.Checks["webhook"] = func(*http.Request) error {
+		_, err := certificate.Get(nil)
+		return err
+	}
+	server, err := newWebhook(c, fmt.Sprintf(":%d", c.WebhookPort), certificate.Get, handlers)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.Add(always{manager.RunnableFunc(certificate.Run)}), m.Add(server))
 }
 
-func newServer(
-	c flags.Config, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), handlers map[string]http.Handler,
-) webhook.Server {
-	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){
-		func(config *tls.Config) {
-			config.GetCertificate = certificate
-			if c.ClientAuthorities != nil {
-				config.ClientCAs, config.ClientAuth = c.ClientAuthorities, tls.VerifyClientCertIfGiven
-			}
-		},
-	}})
+// webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and sends
+// an object, its old version and their frame. A handshake and a connection take 50 kB.
+var (
+	webhookLimits = peers.Limits{Connections: 1024, Turns: 16, Body: 4 << 20, Bodies: 32 << 20, Time: 5 * time.Second}
+	otherLimits   = peers.Limits{Connections: 256, Turns: 4, Body: 64 << 10, Bodies: 16 << 20, Time: 10 * time.Second}
+)
+
+func newWebhook(
+	c flags.Config, address string, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), handlers map[string]http.Handler,
+) (*manager.Server, error) {
+	mux := http.NewServeMux()
 	for path, handler := range handlers {
 		if c.ClientAuthorities != nil {
 			handler = controller.OnlyClients(handler)
 		}
-		server.Register(path, handler)
+		mux.Handle(path, handler)
 	}
-	return server
+	server, err := newServer("webhook", address, mux, webhookLimits)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{GetCertificate: certificate}
+	if c.ClientAuthorities != nil {
+		config.ClientCAs, config.ClientAuth = c.ClientAuthorities, tls.VerifyClientCertIfGiven
+	}
+	server.Listener = tls.NewListener(server.Listener, config)
+	return server, nil
+}
+
+func addServer(m manager.Manager, name, address string, h http.Handler) error {
+	server, err := newServer(name, address, h, otherLimits)
+	if err != nil {
+		return err
+	}
+	return m.Add(server)
+}
+
+// newServer returns a server that listens already. It runs on each instance.
+func newServer(name, address string, h http.Handler, l peers.Limits) (*manager.Server, error) {
+	listener, err := peers.Listen(address, l)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the server of %s: %w", name, err)
+	}
+	return &manager.Server{Name: name, Server: peers.NewServer(h, l), Listener: listener, ShutdownTimeout: &l.Time}, nil
 }
 
 // always is a part of the program that runs on each instance. Other parts start when this instance becomes the leader.
@@ -177,13 +214,8 @@ type always struct{ manager.Runnable }
 
 func (always) NeedLeaderElection() bool { return false }
 
-// orNone returns an address, or controller-runtime's value for no server.
-func orNone(address string) string {
-	if address == "" {
-		return "0"
-	}
-	return address
-}
+// noServer is controller-runtime's value for no server: its own servers have no bounds.
+const noServer = "0"
 
 // checkFor is the time limit of a check.
 const checkFor = 50 * time.Second

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -44,7 +43,6 @@ func newPair(t *testing.T) (tls.Certificate, string) {
 
 // TestServer_ClientAuthority_AnswersOnlyItsClients starts the webhook's server, and connects as API servers do.
 func TestServer_ClientAuthority_AnswersOnlyItsClients(t *testing.T) {
-	pair, authority := newPair(t)
 	client, clients := newPair(t)
 	stranger, _ := newPair(t)
 	for _, c := range []struct {
@@ -58,34 +56,12 @@ func TestServer_ClientAuthority_AnswersOnlyItsClients(t *testing.T) {
 		{"a client of another authority", clients, []tls.Certificate{stranger}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			port := freePort(t)
-			config, err := flags.Parse([]string{
-				"--pod-namespace=n", "--webhook-service=s", "--webhook-configuration=c", "--cert-secret=s", fmt.Sprintf("--webhook-port=%d", port),
-			}, []string{"WEBHOOK_CLIENT_CA=" + c.clientCA})
-			if err != nil {
-				t.Fatal(err)
-			}
-			server := newServer(config, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, map[string]http.Handler{
+			address, transport := startServer(t, map[string]http.Handler{
 				"/admit": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "reviewed") }),
-			})
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- server.Start(ctx) }()
-			defer func() {
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-			}()
-			for server.StartedChecker()(nil) != nil && t.Context().Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
-			roots := x509.NewCertPool()
-			roots.AppendCertsFromPEM([]byte(authority))
-			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "webhook", Certificates: c.certificates}}
-			defer transport.CloseIdleConnections()
+			}, "WEBHOOK_CLIENT_CA="+c.clientCA)
+			transport.TLSClientConfig.Certificates = c.certificates
 			answer := ""
-			response, err := (&http.Client{Transport: transport}).Post(fmt.Sprintf("https://127.0.0.1:%d/admit", port), "application/json", strings.NewReader("{}"))
+			response, err := (&http.Client{Transport: transport}).Post("https://"+address+"/admit", "application/json", strings.NewReader("{}"))
 			if err == nil {
 				defer response.Body.Close()
 				body, _ := io.ReadAll(response.Body)
@@ -98,12 +74,30 @@ func TestServer_ClientAuthority_AnswersOnlyItsClients(t *testing.T) {
 	}
 }
 
-func freePort(t *testing.T) int {
+// startServer serves handlers until the test ends. It returns its address, and a transport that trusts it.
+func startServer(t *testing.T, handlers map[string]http.Handler, environ ...string) (address string, _ *http.Transport) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	pair, authority := newPair(t)
+	config, err := flags.Parse([]string{"--pod-namespace=n", "--webhook-service=s", "--webhook-configuration=c", "--cert-secret=s"}, environ)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	server, err := newWebhook(config, "127.0.0.1:0", func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, handlers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- server.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(authority))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "webhook"}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return server.Listener.Addr().String(), transport
 }

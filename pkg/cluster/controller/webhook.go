@@ -47,36 +47,8 @@ func OnlyClients(h http.Handler) http.Handler {
 	})
 }
 
-const (
-	// maxReviews is the number of reviews that a webhook does at once; others wait. Any pod can reach the webhook.
-	maxReviews = 16
-	// maxBody is more than the API server sends: an object, its old version and their frame.
-	maxBody = 4 << 20
-	// reviewTime is the time for a request to send its body, and for it to wait.
-	reviewTime = 5 * time.Second
-)
-
-// bounded limits the work of concurrent requests.
-func bounded(h http.Handler) http.Handler {
-	slots := make(chan struct{}, maxReviews)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), reviewTime)
-		defer cancel()
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		case <-ctx.Done():
-			http.Error(w, "too many reviews at once", http.StatusServiceUnavailable)
-			return
-		}
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(reviewTime)) // A recorder of a test has none.
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		h.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
 func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, o admission.Options) http.Handler {
-	return bounded(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
+	return &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {
 			// Only the denying webhook, which gets the driver's own objects, answers a bug with an error.
@@ -97,7 +69,7 @@ func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string
 			result = "warned"
 		}
 		return ctrladmission.Response{AdmissionResponse: *response}
-	})})
+	})}
 }
 
 // kindLabel limits the values of the label, because a request can name any kind.

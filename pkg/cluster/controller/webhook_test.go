@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -194,40 +193,5 @@ func TestWebhooks_NoReview_Answered(t *testing.T) {
 				t.Errorf("%s, %s: %q, %v", path, name, out.Body, err)
 			}
 		}
-	}
-}
-
-// TestWebhooks_ManyRequestsAtOnce_Bounded posts more reviews than a webhook does at once, while none can end.
-func TestWebhooks_ManyRequestsAtOnce_Bounded(t *testing.T) {
-	var mu sync.Mutex
-	now, most := 0, 0
-	release := make(chan struct{})
-	full := sync.OnceFunc(func() { close(release) })
-	view := func() *admission.ClusterView {
-		mu.Lock()
-		now++
-		most = max(most, now)
-		if now == maxReviews {
-			full()
-		}
-		mu.Unlock()
-		<-release
-		mu.Lock()
-		now--
-		mu.Unlock()
-		return emptyView()
-	}
-	handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
-	var wg sync.WaitGroup
-	for range 5 * maxReviews {
-		wg.Go(func() {
-			if a, ok := askFor(t, handlers, AdvisePath, review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)); !ok || !a.Allowed {
-				t.Errorf("%+v", a)
-			}
-		})
-	}
-	wg.Wait()
-	if most > maxReviews {
-		t.Errorf("%d reviews at once, want at most %d", most, maxReviews)
 	}
 }
