@@ -54,8 +54,7 @@ type classReconciler struct {
 	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
 	dropsResourceNames bool
 	reported           map[string]bool
-	// resources holds every servedResource that an event showed, also of classes that were gone at once.
-	resources *sync.Map
+	resources          *servedResources
 }
 
 // maxClasses keeps faulty nodes from filling the API server with classes. It bounds the creation only.
@@ -75,6 +74,8 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 		}
 	}
 	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.withGroups()), ours, k.options)
+	// A class that nobody wants any more is not looked up again.
+	maps.DeleteFunc(k.made, func(_ string, at time.Time) bool { return time.Since(at) >= cacheLag })
 	room := maxClasses - len(ours)
 	for _, want := range wanted {
 		if ours[want.Name] == nil && want.Name != k.options.Driver {
@@ -105,29 +106,22 @@ const refreshed = "gpu-dra-driver/refreshed"
 // refresh writes the classes whose extended resource another class gave up. The scheduler forgets a resource with one of
 // its classes, and finds the other class only at an event about it; until then every pod waits for "Insufficient".
 func (k *classReconciler) refresh(ctx context.Context) (err error) {
-	var seen []servedResource
-	k.resources.Range(func(key, _ any) bool {
-		if one, ok := key.(servedResource); ok {
-			seen = append(seen, one)
-		}
-		k.resources.Delete(key) // Before the cache is read, so that a later event is not lost.
-		return true
-	})
+	seen := k.resources.take() // Before the cache is read, so that a later event is not lost.
 	now, lost := map[servedResource]*resourceapi.DeviceClass{}, map[string]bool{}
 	for _, class := range read.All[*resourceapi.DeviceClass](k.existing) {
 		if one, ok := resourceOf(class); ok {
 			now[one] = class
 		}
 	}
-	for _, one := range seen {
+	for one := range seen {
 		if now[one] == nil {
 			lost[one.resource] = true
 		}
 	}
 	defer func() {
-		for _, one := range seen {
+		for one := range seen {
 			if err != nil || now[one] != nil {
-				k.resources.Store(one, true)
+				k.resources.add(one)
 			}
 		}
 	}()
@@ -149,6 +143,39 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 
 // servedResource is a class and its extended resource.
 type servedResource struct{ class, resource string }
+
+// maxResources is the number of servedResources to remember. A cluster has a few; of more, any are forgotten.
+const maxResources = 1000
+
+// servedResources holds every servedResource that an event showed, also of classes that were gone at once. An instance
+// that does not lead forgets none but those above the limit. It is safe for concurrent use.
+type servedResources struct {
+	mu   sync.Mutex
+	seen map[servedResource]bool
+}
+
+func (s *servedResources) add(one servedResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = map[servedResource]bool{}
+	}
+	s.seen[one] = true
+	for other := range s.seen {
+		if len(s.seen) <= maxResources {
+			break
+		}
+		delete(s.seen, other)
+	}
+}
+
+func (s *servedResources) take() map[servedResource]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.seen
+	s.seen = nil
+	return out
+}
 
 func resourceOf(class *resourceapi.DeviceClass) (servedResource, bool) {
 	if class.Spec.ExtendedResourceName == nil {

@@ -91,6 +91,12 @@ func (e *env) withdraw(node string) {
 // start runs a controller that leads, until stop is called.
 func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
 	e.t.Helper()
+	return e.startAs(true, change...)
+}
+
+// startAs is start for a controller that leads or not.
+func (e *env) startAs(leads bool, change ...func(*Options)) (c *Controller, stop func()) {
+	e.t.Helper()
 	o := Options{
 		LabelNodes: true, Grace: grace,
 		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"},
@@ -101,7 +107,11 @@ func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
 	c = New(o.Classes.Driver, e.client(), e.metadata(), o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{c.Observe, c.Lead} {
+	parts := []func(context.Context) error{c.Observe}
+	if leads {
+		parts = append(parts, c.Lead)
+	}
+	for _, part := range parts {
 		wg.Go(func() {
 			if err := part(ctx); err != nil {
 				e.t.Error(err)

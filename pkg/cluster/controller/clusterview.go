@@ -5,7 +5,6 @@ package controller
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +26,6 @@ type viewKeeper struct {
 	driver string
 	nodes  *nodes
 	asker  ask.Asker
-	recent recent
 	// onDemand is passed to each admission.ClusterView.
 	onDemand bool
 
@@ -35,11 +33,11 @@ type viewKeeper struct {
 	current atomic.Pointer[admission.ClusterView]
 }
 
-func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, onDemand bool) *viewKeeper {
+func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, onDemand bool) *viewKeeper {
 	k := &viewKeeper{
 		driver: driver, nodes: nodes,
-		asker:  ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
-		recent: recent, onDemand: onDemand, dirty: make(chan struct{}, 1),
+		asker:    ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
+		onDemand: onDemand, dirty: make(chan struct{}, 1),
 	}
 	k.build()
 	return k
@@ -48,25 +46,13 @@ func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent re
 // build builds a view of the current shapes. While they are unchanged, it keeps the current view and its caches,
 // because the view reads the classes by itself.
 func (k *viewKeeper) build() (again time.Duration) {
-	pools, again := k.recent.with(distinct(k.nodes.withGroups()))
+	pools, again := k.nodes.shapes()
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
 		next := admission.NewClusterView(k.driver, k.asker, pools)
 		next.OnDemand = k.onDemand
 		k.current.Store(next)
 	}
 	return again
-}
-
-// distinct returns one pool of each shape. Unhealthy devices count, because they can recover.
-func distinct(all []pool.Pool) (out []pool.Pool) {
-	whole := slices.DeleteFunc(slices.Clone(all), func(p pool.Pool) bool { return !p.Whole })
-	for p := range pool.Distinct(whole) {
-		// Work on a faulty node's devices would be without limit.
-		if _, ok := p.Shape(); ok && !p.Faulty() {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // alike reports whether two pools have the same shape.
@@ -76,19 +62,34 @@ func alike(a, b pool.Pool) bool {
 	return x == y
 }
 
-// nodes caches the pool of each node, so that a change on one node costs the work for one node. It is safe for
-// concurrent use.
+// nodes caches the pools of each node, so that a change on one node costs the work for one node, and a node has one place,
+// however often it changes. It is safe for concurrent use.
 type nodes struct {
 	slices cache.Indexer
-
+	// grace is the time for which the last complete pool of a node counts.
+	grace time.Duration
 	// autoGroups has the meaning of Options.AutoGroups.
 	autoGroups bool
 
-	mu sync.Mutex
-	// known are the pools as published; possible ones have the groups that nodes publish once an object asks for them.
-	known, possible map[string]pool.Pool
+	mu    sync.Mutex
+	known map[string]*node
 	// changed are the nodes whose pools are outdated.
 	changed map[string]bool
+}
+
+// node holds the pools of a node.
+type node struct {
+	// published is the pool as published, without slices if there is none; possible has the groups that the node publishes
+	// once an object asks for them.
+	published, possible pool.Pool
+	// last is the last possible pool that was complete. A node whose kubelet starts, or whose pool is being written, still
+	// exists: no warning should say that the cluster lacks its model.
+	last       pool.Pool
+	incomplete absence
+}
+
+func newNodes(slices cache.Indexer, grace time.Duration, autoGroups bool) *nodes {
+	return &nodes{slices: slices, grace: grace, autoGroups: autoGroups, known: map[string]*node{}, changed: map[string]bool{}}
 }
 
 func (n *nodes) invalidate(node string) {
@@ -98,67 +99,75 @@ func (n *nodes) invalidate(node string) {
 }
 
 // pools returns the published devices.
-func (n *nodes) pools() []pool.Pool { return n.updated(n.known) }
+func (n *nodes) pools() []pool.Pool {
+	return n.updated(func(one *node) pool.Pool { return one.published })
+}
 
 // withGroups returns the published devices, and the groups that nodes publish once an object asks for them.
-func (n *nodes) withGroups() []pool.Pool { return n.updated(n.possible) }
+func (n *nodes) withGroups() []pool.Pool {
+	return n.updated(func(one *node) pool.Pool { return one.possible })
+}
 
-// updated reads the changed nodes, and returns the pools of one of the maps.
-func (n *nodes) updated(pools map[string]pool.Pool) []pool.Pool {
+func (n *nodes) updated(which func(*node) pool.Pool) (out []pool.Pool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for node := range n.changed {
-		all := read.SlicesOf(n.slices, node)
-		if len(all) == 0 {
-			delete(n.known, node)
-			delete(n.possible, node)
-			continue
+	n.update()
+	for _, one := range n.known {
+		if p := which(one); len(p.Slices) > 0 {
+			out = append(out, p)
 		}
-		n.known[node] = pool.Of(all)
-		n.possible[node] = n.known[node]
+	}
+	return out
+}
+
+// shapes returns one pool of each shape that a node had when it was last complete, in the order of nodes. Unhealthy
+// devices count, because they can recover. It returns when the next node is forgotten, or 0.
+func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.update()
+	var all []pool.Pool
+	for name, one := range n.known {
+		rest := one.incomplete.left(n.grace, !one.published.Whole)
+		switch {
+		case rest > 0:
+			again = sooner(again, rest)
+		case len(one.published.Slices) == 0:
+			delete(n.known, name)
+			continue
+		case !one.published.Whole:
+			one.last = pool.Pool{}
+		}
+		if len(one.last.Slices) > 0 {
+			all = append(all, one.last)
+		}
+	}
+	for p := range pool.Distinct(all) {
+		// Work on a faulty node's devices would be without limit.
+		if _, ok := p.Shape(); ok && !p.Faulty() {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b pool.Pool) int { return cmp.Compare(a.Node, b.Node) })
+	return out, again
+}
+
+// update reads the changed nodes. The caller holds n.mu.
+func (n *nodes) update() {
+	for name := range n.changed {
+		one := n.known[name]
+		if one == nil {
+			one = &node{}
+			n.known[name] = one
+		}
+		one.published = pool.Of(read.SlicesOf(n.slices, name))
+		one.possible = one.published
 		if n.autoGroups {
-			n.possible[node] = n.known[node].WithGroups()
+			one.possible = one.published.WithGroups()
+		}
+		if one.published.Whole {
+			one.last = one.possible
 		}
 	}
 	clear(n.changed)
-	return slices.Collect(maps.Values(pools))
-}
-
-// recent keeps shapes for the grace period: a node whose kubelet starts, or whose pool is being written, still exists.
-// No warning should say that the cluster lacks its model.
-type recent struct {
-	grace time.Duration
-	last  map[[32]*pool.Shape]seen
-}
-
-// seen is a pool and the time when its shape last existed.
-type seen struct {
-	pool pool.Pool
-	at   time.Time
-}
-
-// with adds the shapes of the grace period to the current pools, in the order of nodes. It returns when the next of
-// them expires, or 0.
-func (r *recent) with(now []pool.Pool) (all []pool.Pool, again time.Duration) {
-	if r.last == nil {
-		r.last = map[[32]*pool.Shape]seen{}
-	}
-	current := map[[32]*pool.Shape]bool{}
-	for _, p := range now {
-		if key, ok := p.Shape(); ok {
-			current[key], r.last[key] = true, seen{p, time.Now()}
-		}
-	}
-	for key, s := range r.last {
-		if rest := r.grace - time.Since(s.at); !current[key] {
-			if rest <= 0 {
-				delete(r.last, key)
-				continue
-			}
-			again = sooner(again, rest)
-		}
-		all = append(all, s.pool)
-	}
-	slices.SortFunc(all, func(a, b pool.Pool) int { return cmp.Compare(a.Node, b.Node) })
-	return all, again
 }

@@ -42,7 +42,7 @@ func put(t *testing.T, indexer cache.Indexer, shapes *pool.Shapes, node, profile
 func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
-	n := newNodes(indexer)
+	n := newNodes(indexer, 0, false)
 	if got := n.pools(); len(got) != 0 {
 		t.Errorf("%d pools before anything has changed", len(got))
 	}
@@ -65,9 +65,9 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
-	n := newNodes(indexer)
+	n := newNodes(indexer, 0, false)
 	n.invalidate("b")
-	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, false)
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), false)
 	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)
@@ -83,8 +83,4 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	if !change("c", "l40s-4") || len(was.Pools()) != 2 {
 		t.Errorf("a node of another model makes none: %d pools", len(was.Pools()))
 	}
-}
-
-func newNodes(slices cache.Indexer) *nodes {
-	return &nodes{slices: slices, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{}}
 }

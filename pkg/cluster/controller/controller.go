@@ -64,8 +64,7 @@ type Controller struct {
 	nodes           *nodes
 	view            *viewKeeper
 	classStatuses   *classStatuses
-	// resources holds each servedResource that an event showed.
-	resources sync.Map
+	resources       servedResources
 	// demandDirty wakes the leader's demandKeeper.
 	demandDirty chan struct{}
 
@@ -92,10 +91,8 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	}
 	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
 	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
-	c.nodes = &nodes{
-		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{},
-	}
-	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.DemandConfigMap != "")
+	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.AutoGroups)
+	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -125,7 +122,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 		}),
 		on(c.classes, func(class *resourceapi.DeviceClass, _ bool) {
 			if one, ok := resourceOf(class); ok {
-				c.resources.Store(one, true)
+				c.resources.add(one)
 			}
 			trigger(c.view.dirty)
 		}),
