@@ -25,7 +25,7 @@ const driver = "gpu.nvidia.com"
 
 func onePlan() plan.Plan {
 	return plan.Plan{
-		Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u-1"}, Allocation: "a",
+		Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u-1"}, Digest: "a",
 		Devices: []plan.Device{{
 			Request: "gpu", Pool: "n/gpu", Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-0",
 		}},
