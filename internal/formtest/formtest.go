@@ -8,12 +8,16 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Update is set to write the goldens of the newest form again. Goldens of released forms never change.
@@ -99,4 +103,71 @@ func missing(t reflect.Type, path string, values []any) (out []string) {
 		out = append(out, missing(field.Type, path+"."+name, of)...)
 	}
 	return slices.Compact(out)
+}
+
+// Files returns the file's goldens of each form, after it has written the newest if that is asked for.
+func Files(t testing.TB, newest, name string, written []byte) (files [][]byte) {
+	t.Helper()
+	const forms = "testdata/forms"
+	if *Update {
+		dir := filepath.Join(forms, newest)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), written, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	paths, err := filepath.Glob(filepath.Join(forms, "*", name))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no golden of %s: %v", name, err)
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, data)
+	}
+	return files
+}
+
+// Fill sets each exported field of a type to a value of its own kind, and gives each list and map one element.
+func Fill[T any]() (out T) {
+	fill(reflect.ValueOf(&out).Elem())
+	return out
+}
+
+func fill(v reflect.Value) {
+	if at, ok := v.Addr().Interface().(*time.Time); ok {
+		*at = time.Unix(1, 0).UTC()
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Type().Field(i); field.IsExported() && field.Tag.Get("json") != "-" {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.String:
+		v.SetString("a")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(1)
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(1)
+	}
 }

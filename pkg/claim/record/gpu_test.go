@@ -4,6 +4,7 @@
 package record
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -13,9 +14,38 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/formtest"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
 )
+
+// TestGPU_EarlierForms_AreRead reads the records of earlier releases, with all keys.
+func TestGPU_EarlierForms_AreRead(t *testing.T) {
+	const address = "0000:1b:00.0"
+	want := formtest.Fill[GPU]()
+	want.PCIAddress = address
+	written, err := Seal(gpuKind, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := OpenGPUs(host.New(host.Options{}), t.TempDir(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var payloads [][]byte
+	for _, data := range formtest.Files(t, "1", "gpu.json", written) {
+		if err := os.WriteFile(file(g.dir, address), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := g.Get(address)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
+		_, payload, _ := bytes.Cut(data, []byte("\n"))
+		payloads = append(payloads, payload)
+	}
+	formtest.Check[GPU](t, payloads...)
+}
 
 // TestGPU_EarlierVersion_ReadsInterconnect reads the key that earlier versions of the plugin wrote.
 func TestGPU_EarlierVersion_ReadsInterconnect(t *testing.T) {

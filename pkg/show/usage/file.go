@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Check removes entries of a decoded account that Advance does not write.
+// Check removes entries of a decoded account that Advance does not write. A map that the file lacks is empty.
 func (a *Account) Check() {
-	a.At = max(0, a.At)
+	a.At, a.GPUs, a.Claims, a.Namespaces = max(0, a.At), made(a.GPUs), made(a.Claims), made(a.Namespaces)
 	for address, g := range a.GPUs {
 		for state, seconds := range g.Seconds {
 			if seconds < 0 || !slices.Contains(States, state) {
@@ -41,7 +41,11 @@ func (a *Account) Check() {
 		}
 		return n.Seconds == nil
 	})
-	if a.GPUs == nil || a.Claims == nil || a.Namespaces == nil {
-		*a = Account{}
+}
+
+func made[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return map[string]V{}
 	}
+	return m
 }
