@@ -6,7 +6,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"strings"
@@ -15,19 +14,23 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/peers"
 	"gpu-dra-driver/pkg/show/metrics"
 )
+
+// httpLimits bound the server, which any pod reaches. A profile takes half a minute by default.
+var httpLimits = peers.Limits{Connections: 64, Turns: 4, Body: 64 << 10, Bodies: 32 << 20, Time: time.Minute}
 
 // serveHTTP serves metrics and, if configured, profiles, until stop is called.
 func serveHTTP(c flags.Config, m *metrics.Metrics) (stop func(), err error) {
 	if c.HTTPEndpoint == "" {
 		return func() {}, nil
 	}
-	listener, err := net.Listen("tcp", c.HTTPEndpoint)
+	listener, err := peers.Listen(c.HTTPEndpoint, httpLimits)
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics at --http-endpoint: %w", err)
 	}
-	server := &http.Server{Handler: routes(c, m), ReadHeaderTimeout: 10 * time.Second}
+	server := peers.NewServer(routes(c, m), httpLimits)
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			klog.Background().Error(err, "Serving metrics failed")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -193,5 +194,42 @@ func TestWebhooks_NoReview_Answered(t *testing.T) {
 				t.Errorf("%s, %s: %q, %v", path, name, out.Body, err)
 			}
 		}
+	}
+}
+
+// TestWebhooks_ManyEmptyParts_LittleMemory posts objects that no API server accepts: the parts of a list or a map take far
+// more memory than bytes of the body.
+func TestWebhooks_ManyEmptyParts_LittleMemory(t *testing.T) {
+	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+	many := func(before, part, after string) string {
+		return before + strings.Repeat(part+",", (4<<20-1000)/(len(part)+1)) + part + after
+	}
+	claim := func(devices string) string {
+		return review("resourceclaims", "ResourceClaim", "CREATE", `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","spec":{"devices":{`+devices+`}}}`)
+	}
+	for name, body := range map[string]string{
+		"requests":          claim(many(`"requests":[`, "{}", "]")),
+		"alternatives":      claim(many(`"requests":[{"firstAvailable":[`, "{}", "]}]")),
+		"selectors":         claim(many(`"requests":[{"exactly":{"selectors":[`, `{"cel":{}}`, "]}}]")),
+		"tolerations":       claim(many(`"requests":[{"exactly":{"tolerations":[`, `{}`, "]}}]")),
+		"constraints":       claim(many(`"constraints":[`, "{}", "]")),
+		"parameters":        claim(many(`"config":[`, "{}", "]")),
+		"nested parameters": claim(many(`"config":[{"opaque":{"driver":"gpu.nvidia.com","parameters":{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","x":[`, "[]", "]}}}]")),
+		"groups":            strings.Replace(claim(""), `"uid":"u"`, `"uid":"u","userInfo":{"groups":[`+many("", `""`, "")+`]}`, 1),
+		"classes":           review("deviceclasses", "DeviceClass", "CREATE", `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","spec":{`+many(`"config":[`, "{}", "]")+`}}`),
+		"owners":            review("deviceclasses", "DeviceClass", "CREATE", `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{`+many(`"ownerReferences":[`, "{}", "]")+`}}`),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		a, _ := askFor(t, handlers, AdmitPath, body)
+		runtime.ReadMemStats(&after)
+		used := (after.TotalAlloc - before.TotalAlloc) >> 20
+		if a.Allowed || used > 40 {
+			t.Errorf("%s: allowed %v, with %d MiB for a body of %d MiB", name, a.Allowed, used, len(body)>>20)
+		}
+	}
+	text := strings.Replace(goodClaim, `"c"`, `"c","annotations":{"a":"`+strings.Repeat(`{\"[,`, maxParts)+`"}`, 1)
+	if a, ok := askFor(t, handlers, AdmitPath, review("resourceclaims", "ResourceClaim", "CREATE", text)); !ok || !a.Allowed {
+		t.Errorf("a long text: %+v", a)
 	}
 }
