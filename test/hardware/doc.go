@@ -4,7 +4,8 @@
 // Package hardware checks the driver's view of real GPUs, on any machine.
 //
 // It reads, and runs an MPS daemon and processes of its own. It changes no setting of a GPU, because other processes
-// may use it. On a machine without an NVIDIA GPU it logs that and passes. "make test-hardware" runs it. With -args
+// may use it. On a machine without an NVIDIA GPU it logs that and passes. It fails where a GPU is present and NVML is not
+// found. "make test-hardware" runs it. With -args
 // -record FILE it writes the facts as a profile of the simulator; a person completes the facts that package `nvml`
 // lacks.
 package hardware

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"text/tabwriter"
 
@@ -34,13 +35,21 @@ var (
 	record     = flag.String("record", "", "write what was read to this file, as a profile of the simulator")
 )
 
-// machine opens the driver. Without a driver it logs that, and the tests check no GPU.
+// machine opens the driver. Without a GPU it logs that, and the tests check nothing. A GPU that NVML does not find is an
+// error.
 func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
 	t.Helper()
 	lib := native.New(*driverRoot)
 	i := inventory.New(inventory.Options{Library: lib, ProcRoot: *procRoot, SysRoot: *sysRoot, DevRoot: *devRoot})
 	s, err := i.Scan(context.Background())
+	signs, presentErr := roots{*driverRoot, *procRoot, *sysRoot}.present()
+	none := errors.Is(err, inventory.ErrNoDriver) || err == nil && len(s.GPUs) == 0 && len(s.Problems) == 0
 	switch {
+	case presentErr != nil:
+		t.Fatal(presentErr)
+	case none && len(signs) > 0:
+		t.Fatalf("NVML finds no GPU below %s (%v), but this machine has %s: install the driver, or name its directory with -args -driver-root DIR",
+			*driverRoot, err, strings.Join(signs, ", "))
 	case errors.Is(err, inventory.ErrNoDriver):
 		t.Logf("no NVIDIA GPU here: %v", err)
 		return nil, s, false
