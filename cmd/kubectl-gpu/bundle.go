@@ -43,8 +43,9 @@ func newBundle(f *factory) *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		Short: "Write an archive for support",
 		Long: "Write an archive with the slices, claims, classes and nodes, the driver's pods with their logs, metrics and Events,\n" +
-			"and the output of doctor, layout and claims; of some nodes, or of all. Passwords, tokens, keys and the parameters of\n" +
-			"other drivers are replaced by " + bundle.Redacted + ". Names of namespaces, pods and nodes stay: look through the archive before you\n" +
+			"and the output of doctor, layout and claims; of some nodes, or of all. Passwords, tokens and keys are replaced by\n" +
+			bundle.Redacted + ", and so are the values of variables, annotations and flags that the driver does not know, and the\n" +
+			"parameters and data of other drivers. Names of namespaces, pods and nodes stay: look through the archive before you\n" +
 			"send it. missing.txt in the archive lists what could not be read.",
 		Example: "  kubectl gpu bundle\n  kubectl gpu bundle n1 -f n1.tar.gz",
 	}

@@ -4,77 +4,208 @@
 package bundle
 
 import (
+	"bytes"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // Redacted stands in the place of a secret.
 const Redacted = "REDACTED"
 
-// secretName matches names of settings that hold secrets.
-var secretName = regexp.MustCompile(`(?i)passw|token|secret|credential|private|(api|access|auth|license)_?-?key`)
+const secretWords = `passw(?:or)?d|passphrase|pwd|token|secret|credential|cookie|signature|psk|\bsas|connectionstring|` +
+	`(?:api|access|account|auth|encryption|license|private|shared|signing)[_-]?key`
 
-// patterns match secrets in text. The first group stays.
-var patterns = []*regexp.Regexp{
-	regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`),
-	regexp.MustCompile(`()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*`), // A JSON web token.
-	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}`),
-	regexp.MustCompile(`([a-z][a-z0-9+.-]*://)[^\s/@:]+:[^\s/@]+@`),
-	regexp.MustCompile(`(?i)((?:passw(?:or)?d|token|secret|(?:api|access|auth|license)[_-]?key)\w{0,20}["']?\s*[=:]\s*["']?)[^\s"',;&}]{4,}`),
+// secretName matches names of settings that hold secrets.
+var secretName = regexp.MustCompile(`(?i)` + secretWords + `|private|^auth$`)
+
+// A rule replaces the second group of a match, and keeps the first.
+var rules = []*regexp.Regexp{
+	regexp.MustCompile(`()(-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----|\z))`),
+	// The same in base64: BEGIN, and then PRIVATE or the begin of RSA, DSA, EC, OPENSSH, ENCRYPTED or PGP.
+	regexp.MustCompile(`()(LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BEU0Eg|BFQyB|BPUEVO|BFTkNS|BQR1Ag)[\w+/=-]*)`),
+	regexp.MustCompile(`()(\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)`), // A JSON web token.
+	// Headers, to the end of the line or of the quoted text.
+	regexp.MustCompile(`(?i)(\b(?:proxy-)?authorization["']?\s*[:=]\s*\[?["']?(?:\w+ )?)([^\s"'\]][^\n"'\]]*)`),
+	regexp.MustCompile(`(?i)(\b(?:set-)?cookie["']?\s*[:=]\s*\[?["']?)([^\s"'\]][^\n"'\]]*)`),
+	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)([\w.~+/=-]{8,})`),
+	// Tokens that their issuers mark.
+	regexp.MustCompile(`()(\b(?:gh[oprsu]_|github_pat_|glpat-|nvapi-|xox[a-z]-|hv[bsr]\.|sk-|npm_|dckr_pat_|AIza|ya29\.)[\w.-]{10,})`),
+	regexp.MustCompile(`()(\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)`),
+	regexp.MustCompile(`()(\b[a-z0-9]{6}\.[a-z0-9]{16}\b)`), // A bootstrap token.
+	// Settings in YAML with a block: all indented lines.
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?:[ \t]*[|>][-+0-9]*\n[ \t]+)(\S.*(?:\n[ \t]+\S.*)*)`),
+	// Settings: the value in quotes, also in escaped ones, or to the end of the word.
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*\[?\\?")((?:[^"\\]|\\[^"])+)`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*\[?')([^']+)`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)([^\s"'\\,;&}\[]+)`),
+	regexp.MustCompile(`("auth\\?"\s*:\s*\\?")([^"\\]+)`),
+	regexp.MustCompile(`(?i)(--?[\w-]*(?:` + secretWords + `)[\w-]*\s+)([^\s"'-][^\s"']*)`),
 }
 
-// RedactText replaces secrets in text: keys, tokens, passwords, and credentials in addresses.
+var (
+	urls = regexp.MustCompile(`(?i)\b[a-z][a-z0-9+.-]*://[^\s"'<>` + "`" + `\\]+`)
+	// dataSource is user:password@host without a scheme.
+	dataSource = regexp.MustCompile(`(^|[\s"'=])([\w.+-]+:)([^\s:@"'/]+)(@[\w(\[][\w.()\[\]-]*:?)`)
+)
+
+// RedactText replaces secrets in text: keys, tokens, headers, settings whose names suggest a secret, and in addresses the user,
+// the fragment and each parameter but those of Kubernetes' own lists.
 func RedactText(text []byte) []byte {
-	for _, p := range patterns {
-		text = p.ReplaceAll(text, []byte("${1}"+Redacted))
+	text = urls.ReplaceAllFunc(text, func(u []byte) []byte { return []byte(redactURL(string(u))) })
+	text = dataSource.ReplaceAllFunc(text, func(all []byte) []byte {
+		m := dataSource.FindSubmatch(all)
+		if bytes.HasPrefix(m[4], []byte("@sha256:")) { // An image with a tag.
+			return all
+		}
+		return slices.Concat(m[1], m[2], []byte(Redacted), m[4])
+	})
+	for _, r := range rules {
+		text = r.ReplaceAll(text, []byte("${1}"+Redacted))
 	}
 	return text
 }
+
+// listParameters are the parameters of Kubernetes' own requests.
+var listParameters = []string{
+	"allowWatchBookmarks", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "follow", "force", "labelSelector", "limit",
+	"limitBytes", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "tailLines", "timeout",
+	"timeoutSeconds", "timestamps", "watch",
+}
+
+// hooks are hosts whose paths are secrets.
+var hooks = []string{"hooks.slack.com", "discord.com/api/webhooks", "api.telegram.org", "webhook.office.com"}
+
+// redactURL works on the text, because a URL with a secret is often malformed.
+func redactURL(u string) string {
+	at := strings.Index(u, "://") + len("://")
+	scheme, rest := u[:at], u[at:]
+	rest, fragment, hasFragment := strings.Cut(rest, "#")
+	rest, query, hasQuery := strings.Cut(rest, "?")
+	authority, _, _ := strings.Cut(rest, "/")
+	_, port, hasPort := strings.Cut(authority, ":")
+	// A password can have a slash: then the text before it has no port.
+	if i := strings.LastIndex(rest, "@"); i >= 0 && (strings.Contains(authority, "@") || hasPort && strings.Trim(port, "0123456789") != "") {
+		if strings.Contains(authority, "@") {
+			i = strings.LastIndex(authority, "@")
+		}
+		rest = Redacted + rest[i:]
+	}
+	host := rest[strings.LastIndex(rest, "@")+1:]
+	if slices.ContainsFunc(hooks, func(h string) bool { return strings.Contains(strings.ToLower(host), h) }) {
+		path := strings.Index(rest, "/")
+		if path >= 0 {
+			rest = rest[:path+1] + Redacted
+		}
+	}
+	out := scheme + rest
+	if hasQuery {
+		parts := strings.Split(query, "&")
+		for i, p := range parts {
+			name, value, _ := strings.Cut(p, "=")
+			if value != "" && !slices.Contains(listParameters, name) {
+				parts[i] = name + "=" + Redacted
+			} else if value == "" && !slices.Contains(listParameters, name) {
+				parts[i] = Redacted
+			}
+		}
+		out += "?" + strings.Join(parts, "&")
+	}
+	if hasFragment && fragment != "" {
+		out += "#" + Redacted
+	}
+	return out
+}
+
+// variables are the environment variables of the chart and of its programs. The values of others are replaced.
+var variables = regexp.MustCompile(`^(ADOPT_EXTERNAL_MIG|ALLOW_GPU_RESET|AUTO_GROUPS|BOOT_ID_FILE|CDI_ROOT|CERT_SECRET|CLASS_GRACE|DENY_UNSATISFIABLE|` +
+	`DEMAND_CONFIGMAP|DEVICE_METADATA|DEV_ROOT|DRIVER_NAME|(CONTAINER_|NVIDIA_)?DRIVER_ROOT|EXTENDED_RESOURCE_PREFIX|GODEBUG|GOGC|GOMAXPROCS|GOMEMLIMIT|` +
+	`GPU_CLASS|GPU_PRICES|GPU_RESOURCE_NAME|GROUP_CLASSES|HEALTHCHECK_PORT|HEALTH_[A-Z_]+|HTTP_ENDPOINT|KERNEL_LOG|KUBELET_[A-Z_]+|LEASE_NAME|METRICS_[A-Z_]+|` +
+	`MIG_DEVICES|MIG_MODE_IDLE|MODEL_CLASSES|MODEL_CLASS_PREFIX|MONITOR_DEVICES|MPS_DIR|MPS_SHM_SIZE|NODE_LABELS|NODE_NAME|NVIDIA_VISIBLE_DEVICES|` +
+	`POD_[A-Z]+|PPROF_PATH|PROC_ROOT|PROFILE_CLASSES|ROTATE_CERTS|SCHEDULER_VERSION|SHARING_CONFIG|SYS_ROOT|VERBOSITY|` +
+	`WEBHOOK|WEBHOOK_(CLIENT_CA|CONFIGURATION|PORT|SERVICE))$`)
+
+// KeepsVariable reports whether an archive has the value of an environment variable.
+func KeepsVariable(name string) bool { return variables.MatchString(name) }
+
+// domains are those of annotations that an archive has with their values.
+var domains = []string{"kubernetes.io", "k8s.io", "nvidia.com"}
+
+func keepsAnnotation(key, driver string) bool {
+	domain, _, ok := strings.Cut(key, "/")
+	return ok && slices.ContainsFunc(append(domains, driver), func(d string) bool { return domain == d || strings.HasSuffix(domain, "."+d) })
+}
+
+// plain matches the values of flags that hold no secret: numbers, durations, switches and files.
+var plain = regexp.MustCompile(`^(true|false|[0-9]+(\.[0-9]+)?[a-zA-Z%]{0,2}|/[\w./-]*)$`)
 
 // RedactObject replaces secrets in an API object and removes its bulk: managed fields, and copies of the object in
-// annotations. The parameters of other drivers are replaced too, because their meaning is unknown. It changes the object.
-func RedactObject(object map[string]any, driver string) {
-	if metadata, ok := object["metadata"].(map[string]any); ok {
-		delete(metadata, "managedFields")
-		if annotations, ok := metadata["annotations"].(map[string]any); ok {
-			delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+// annotations. Values whose meaning is unknown are replaced too: those of other environment variables, headers, annotations,
+// flags and volumes, and the parameters and data of other drivers. It changes the object.
+func RedactObject(object map[string]any, driver string) { redactor(driver).object(object) }
+
+// redactor has the name of the driver.
+type redactor string
+
+func (r redactor) object(v map[string]any) {
+	delete(v, "managedFields")
+	if name, ok := v["name"].(string); ok && !KeepsVariable(name) {
+		if _, ok := v["value"].(string); ok {
+			v["value"] = Redacted
 		}
 	}
-	walk(object, driver)
+	if of, ok := v["driver"].(string); ok && of != string(r) {
+		for _, key := range []string{"parameters", "data", "conditions", "networkData", "options", "volumeAttributes"} {
+			if v[key] != nil {
+				v[key] = Redacted
+			}
+		}
+	}
+	for key, child := range v {
+		switch child := child.(type) {
+		case string:
+			if v[key] = string(RedactText([]byte(child))); secretName.MatchString(key) && key != "secretName" {
+				v[key] = Redacted
+			}
+		case map[string]any:
+			if key == "annotations" {
+				r.annotations(child)
+			}
+			r.object(child)
+		case []any:
+			r.list(child, key == "args" || key == "command")
+		}
+	}
 }
 
-func walk(value any, driver string) {
-	switch v := value.(type) {
-	case map[string]any:
-		name, named := v["name"].(string)
-		if _, ok := v["value"].(string); ok && named && secretName.MatchString(name) {
-			v["value"] = Redacted // An environment variable.
-		}
-		if of, ok := v["driver"].(string); ok && of != driver && v["parameters"] != nil {
-			v["parameters"] = Redacted
-		}
-		for key, child := range v {
-			if text, ok := child.(string); ok {
-				v[key] = string(RedactText([]byte(text)))
-				continue
-			}
-			walk(child, driver)
-		}
-	case []any:
-		for i, child := range v {
-			if text, ok := child.(string); ok {
-				v[i] = argument(string(RedactText([]byte(text))))
-				continue
-			}
-			walk(child, driver)
+func (r redactor) annotations(all map[string]any) {
+	delete(all, "kubectl.kubernetes.io/last-applied-configuration")
+	for key := range all {
+		if !keepsAnnotation(key, string(r)) {
+			all[key] = Redacted
 		}
 	}
 }
 
-// argument redacts the value of a flag whose name suggests a secret.
-func argument(text string) string {
-	if flag, _, ok := strings.Cut(text, "="); ok && strings.HasPrefix(flag, "-") && secretName.MatchString(flag) {
-		return flag + "=" + Redacted
+// list redacts the elements of a list. Of a command line it keeps the program, the names of flags, and plain values.
+func (r redactor) list(all []any, commandLine bool) {
+	for i, child := range all {
+		switch child := child.(type) {
+		case string:
+			text := string(RedactText([]byte(child)))
+			flag, value, assigned := strings.Cut(text, "=")
+			switch {
+			case !commandLine || plain.MatchString(text):
+			case !strings.HasPrefix(text, "-"):
+				text = Redacted
+			case assigned && !plain.MatchString(value):
+				text = flag + "=" + Redacted
+			}
+			all[i] = text
+		case map[string]any:
+			r.object(child)
+		case []any:
+			r.list(child, false)
+		}
 	}
-	return text
 }
