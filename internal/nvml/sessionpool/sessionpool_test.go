@@ -40,6 +40,21 @@ func (s *closingSession) Close() error {
 	return s.Session.Close()
 }
 
+// TestWith_AnotherBoardInSlot_IsGone opens a slot with the UUID of the board that was there.
+func TestWith_AnotherBoardInSlot_IsGone(t *testing.T) {
+	machine := simtest.MachineInMemory(t, "hgx-h100", 1)
+	state, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sessionpool.New(nvmlfake.New(machine), func(string) bool { return true }, notifytest.Reporter(nil))
+	const uuid = "GPU-00000000-0000-4000-8000-000000000000"
+	err = p.With(state.GPUs[0].Address, uuid, func(*sessionpool.GPU) error { t.Error("the other board is used"); return nil })
+	if !sessionpool.IsGone(err) || !strings.Contains(err.Error(), state.GPUs[0].UUID+" instead of "+uuid) {
+		t.Error(err)
+	}
+}
+
 func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
 	for _, query := range []string{"nvmlInit_v2", "nvmlShutdown"} {
 		t.Run(query, func(t *testing.T) {

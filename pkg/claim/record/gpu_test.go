@@ -61,6 +61,37 @@ func TestGPU_EarlierVersion_ReadsInterconnect(t *testing.T) {
 	}
 }
 
+// TestGPUs_AnotherBoardInSlot_RecordIsNotUsed checks that a record of the board before sets nothing on the one there now.
+func TestGPUs_AnotherBoardInSlot_RecordIsNotUsed(t *testing.T) {
+	const address = "0000:1b:00.0"
+	for _, outlivesBoot := range []bool{false, true} {
+		dir := t.TempDir()
+		boot := filepath.Join(dir, "boot")
+		if err := os.WriteFile(boot, []byte("b"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g, err := OpenGPUs(host.New(host.Options{BootIDFile: boot}), dir, "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Put(GPU{BootID: "b", PCIAddress: address, UUID: "GPU-0", Found: 2, Set: 3}); err != nil {
+			t.Fatal(err)
+		}
+		fresh := GPU{BootID: "b", PCIAddress: address, UUID: "GPU-1"}
+		r, known, err := g.OfBoot(address, "GPU-1")
+		if diff := cmp.Diff(fresh, r); diff != "" || known || err != nil {
+			t.Errorf("known %v, %v (-want +got):\n%s", known, err, diff)
+		}
+		set := func(int) error { t.Error("the earlier board's value is set"); return nil }
+		if err := g.Restore(address, "GPU-1", outlivesBoot, set); err != nil {
+			t.Error(err)
+		}
+		if left, err := g.Addresses(); len(left) > 0 || err != nil {
+			t.Errorf("the record stays: %v, %v", left, err)
+		}
+	}
+}
+
 // TestGPUs_Unreadable_KnownWithDefault checks that a damaged record does not count as none.
 func TestGPUs_Unreadable_KnownWithDefault(t *testing.T) {
 	const address = "0000:1b:00.0"
