@@ -83,6 +83,9 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()
 	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
+	if text := v.failingHere(ctx, class.Spec.Selectors); text != "" && len(r.Errors) == 0 {
+		r.warn("%s", text)
+	}
 	for _, e := range selector.Expressions(class.Spec.Selectors) {
 		v.checkAttributes(&r, "the class", e, true)
 	}
@@ -137,34 +140,51 @@ func (v *ClusterView) identified(expressions []string) bool {
 }
 
 // failing evaluates the selectors in turn, as the scheduler does, and returns the first error with its device. It
-// ignores selectors for other drivers, and returns nothing after the timeout.
-func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
+// ignores selectors for other drivers, and returns nothing after the timeout. Only devices that the driver itself
+// describes count: a node can publish any device, and must not deny classes with it.
+func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) field.ErrorList {
 	if !v.concerns(selector.Expressions(selectors)) {
 		return nil
 	}
-	for _, s := range v.probes {
-		for i, one := range selectors {
-			if one.CEL == nil {
-				continue
-			}
-			matches, err := v.Matches(ctx, one.CEL.Expression, s.Candidate)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if errors.Is(err, ask.ErrInvalid) || err != nil && s.invented && !strings.Contains(err.Error(), "no such key") {
-				break
-			}
-			if err != nil {
-				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
-				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
-					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.description, err, v.driver)))
-			}
-			if !matches {
-				break
-			}
+	for _, p := range v.invented(selector.Expressions(selectors)) {
+		if i, err := v.firstError(ctx, selectors, p.Candidate); err != nil && strings.Contains(err.Error(), "no such key") {
+			path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
+			return field.ErrorList{field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
+				"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", p.description, err, v.driver))}
 		}
 	}
 	return nil
+}
+
+// failingHere is like failing, for the devices of the cluster. It returns a text for people, or "".
+func (v *ClusterView) failingHere(ctx context.Context, selectors []resourceapi.DeviceSelector) string {
+	if !v.concerns(selector.Expressions(selectors)) {
+		return ""
+	}
+	for _, p := range v.probes {
+		if i, err := v.firstError(ctx, selectors, p.Candidate); err != nil {
+			return fmt.Sprintf("spec.selectors[%d] fails on a device of %s (%v), and such an error ends every allocation that meets it", i, p.description, err)
+		}
+	}
+	return ""
+}
+
+// firstError evaluates the selectors in turn until one is false or fails. An invalid one is false: the API server refuses
+// it.
+func (v *ClusterView) firstError(ctx context.Context, selectors []resourceapi.DeviceSelector, c ask.Candidate) (int, error) {
+	for i, one := range selectors {
+		if one.CEL == nil {
+			continue
+		}
+		matches, err := v.Matches(ctx, one.CEL.Expression, c)
+		if errors.Is(err, ask.ErrInvalid) || ctx.Err() != nil || err == nil && !matches {
+			return 0, nil
+		}
+		if err != nil {
+			return i, err
+		}
+	}
+	return 0, nil
 }
 
 // matches reports whether a device of the cluster satisfies all selectors. It returns true if that is unknown.
@@ -251,13 +271,16 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 	return v.concerns(selector.Expressions(class.Spec.Selectors))
 }
 
-// Evaluate returns whether an existing class would be denied now, or matches no device. After the time limit it returns
+// Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none. After the time limit it returns
 // an error; each attempt continues where the last one ended.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()
 	if errs := v.failing(ctx, class.Spec.Selectors); len(errs) > 0 {
 		return ClassStatus{ClassInvalid, errs[0].Error()}, nil
+	}
+	if text := v.failingHere(ctx, class.Spec.Selectors); text != "" {
+		return ClassStatus{ClassInvalid, text}, nil
 	}
 	for _, c := range class.Spec.Config {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
@@ -277,28 +300,18 @@ func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceCla
 type probe struct {
 	description string
 	ask.Candidate
-	// invented means that the cluster has no such device: its values are examples, and only missing names count.
-	invented bool
 }
 
-// probeDevices returns devices that can exist in some cluster: one of another driver, and one of each kind with only
-// the attributes of every such device. It also adds each kind of device of this cluster twice: as published, and
-// without the attributes that not every device of that kind has.
-func (v *ClusterView) probeDevices() []probe {
-	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
-	out := []probe{{"another driver", ask.Candidate{Of: 1 + len(kinds), Device: cel.Device{Driver: "other.example.com"}}, true}}
-	for i, kind := range kinds {
-		out = append(out, probe{"this driver of type " + string(kind), ask.Candidate{Index: 1 + i, Of: 1 + len(kinds), Device: v.minimal(kind)}, true})
-	}
-	seen := map[string]bool{}
+// publishedProbes returns a device of each kind that the cluster has.
+func (v *ClusterView) publishedProbes() (out []probe) {
+	seen := map[pool.Kind]bool{}
 	for _, p := range v.pools {
 		for _, slice := range p.Slices {
 			for i, kind := range slice.Shape.Kinds {
-				description := strings.TrimSpace("type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile)
-				if !seen[description] {
-					seen[description] = true
-					whole := ask.Published(slice.Shape, i)
-					out = append(out, probe{description, whole, false}, probe{description + " without its optional attributes", stripped(whole, kind.Type), true})
+				if !seen[kind] {
+					seen[kind] = true
+					description := strings.TrimSpace(fmt.Sprintf("type %s and model %s %s", kind.Type, kind.Product, kind.Profile))
+					out = append(out, probe{description + " on node " + p.Node, ask.Published(slice.Shape, i)})
 				}
 			}
 		}
@@ -306,17 +319,52 @@ func (v *ClusterView) probeDevices() []probe {
 	return out
 }
 
-// stripped removes the attributes and capacities that other devices of the kind may lack.
-func stripped(c ask.Candidate, kind gpu.Kind) ask.Candidate {
-	d := c.Device
-	d.Attributes, d.Capacity = maps.Clone(d.Attributes), maps.Clone(d.Capacity)
-	for _, e := range resourceslices.Catalogue() {
-		if !slices.Contains(e.Always, kind) {
-			delete(d.Attributes, resourceapi.QualifiedName(e.Name))
-			delete(d.Capacity, resourceapi.QualifiedName(e.Name))
+// maxValues is the number of values of a class's selectors that invented devices have.
+const maxValues = 64
+
+// invented returns devices that can exist in some cluster: one of another driver, and of each kind one with only the
+// attributes that every such device has. More of them have the values with which the expressions compare, because an
+// expression can fail behind a comparison.
+func (v *ClusterView) invented(expressions []string) []probe {
+	out := []probe{{"another driver", ask.Candidate{Of: 1 + len(kinds), Device: cel.Device{Driver: "other.example.com"}}}}
+	var values []selector.Comparison
+	for _, e := range expressions {
+		for _, c := range v.Read(e).Comparisons {
+			if c.Domain == v.driver && c.ID != "type" && !c.Capacity && len(values) < maxValues {
+				values = append(values, c)
+			}
 		}
 	}
-	return c.Stripped(d)
+	for i, kind := range kinds {
+		description := "this driver of type " + string(kind)
+		base := v.minimal(kind)
+		out = append(out, probe{description, ask.Candidate{Index: 1 + i, Of: 1 + len(kinds), Device: base}})
+		first, seen := base, map[string]bool{}
+		for _, c := range values {
+			if !seen[c.ID] {
+				first, seen[c.ID] = withValue(first, c), true
+			}
+		}
+		for _, c := range values {
+			if d := withValue(first, c); base.Attributes[resourceapi.QualifiedName(c.ID)].StringValue != nil {
+				out = append(out, probe{fmt.Sprintf("%s with the %s %s", description, c.ID, c.Value), ask.Candidate{Device: d}})
+			}
+		}
+	}
+	return out
+}
+
+var kinds = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
+
+// withValue returns a device with another value of a string attribute that it has.
+func withValue(d cel.Device, c selector.Comparison) cel.Device {
+	name := resourceapi.QualifiedName(c.ID)
+	if d.Attributes[name].StringValue == nil {
+		return d
+	}
+	d.Attributes = maps.Clone(d.Attributes)
+	d.Attributes[name] = resourceapi.DeviceAttribute{StringValue: &c.Value}
+	return d
 }
 
 // examples are realistic values, so that string functions of selectors work on them.

@@ -39,7 +39,7 @@ type ClusterView struct {
 	largest uint64
 	// migCapable means that a GPU of the cluster supports MIG.
 	migCapable bool
-	// probes are the devices to evaluate the selectors of classes on.
+	// probes are devices of the cluster to evaluate the selectors of classes on.
 	probes []probe
 	// feasible caches the results of the search, by question.
 	feasible *lru.Cache
@@ -55,8 +55,8 @@ func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterV
 	for _, p := range pools {
 		v.empty = append(v.empty, ask.Empty(p))
 	}
-	v.probes = v.probeDevices()
-	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
+	v.probes = v.publishedProbes()
+	for _, kind := range kinds {
 		v.value(v.name("type", false), string(kind)) // All types are valid, even without a device.
 	}
 	// Some cluster's devices have these. Evaluating the selector shows whether this cluster's do.
@@ -64,28 +64,44 @@ func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterV
 		v.names.Insert(v.name(resourceapi.QualifiedName(e.Name), e.Capacity))
 	}
 	for _, p := range v.pools {
-		for d, kind := range p.Devices() {
-			if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
-				v.largest = max(v.largest, uint64(memory.Value.Value()))
-			}
-			v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
-			for name, a := range d.Attributes {
-				n := v.name(name, false)
-				v.here.Insert(n)
-				if a.StringValue != nil && chosen[n.ID] {
-					v.value(n, *a.StringValue)
-				}
-			}
-			for name := range d.Capacity {
-				v.here.Insert(v.name(name, true))
-			}
-		}
+		v.readNames(p)
 	}
 	v.names = v.names.Union(v.here)
 	if len(v.here) == 0 { // The devices are unknown.
 		v.here = v.names
 	}
 	return v
+}
+
+// maxNames is the number of names of attributes and capacities, and of values, that a pool adds. A node of one model has
+// fifty; warnings compare with each.
+const maxNames = 256
+
+// readNames adds the names and values of a pool.
+func (v *ClusterView) readNames(p pool.Pool) {
+	names, values := sets.New[selector.Name](), sets.New[string]()
+	add := func(n selector.Name) bool {
+		if names.Len() < maxNames {
+			names.Insert(n)
+		}
+		return names.Has(n)
+	}
+	for d, kind := range p.Devices() {
+		if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
+			v.largest = max(v.largest, uint64(memory.Value.Value()))
+		}
+		v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
+		for name, a := range d.Attributes {
+			if n := v.name(name, false); add(n) && a.StringValue != nil && chosen[n.ID] && values.Len() < maxNames {
+				values.Insert(*a.StringValue)
+				v.value(n, *a.StringValue)
+			}
+		}
+		for name := range d.Capacity {
+			add(v.name(name, true))
+		}
+	}
+	v.here = v.here.Union(names)
 }
 
 // chosen are the attributes by which people choose models. For others a list of values would not help.

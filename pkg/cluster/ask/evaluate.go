@@ -71,17 +71,8 @@ type Candidate struct {
 
 // Published returns the index-th device of a shape.
 func Published(shape *pool.Shape, index int) Candidate {
-	return Candidate{shape, index, results(shape), device(shape.Spec.Driver, shape.Spec.Devices[index])}
+	return Candidate{shape, index, len(shape.Spec.Devices), device(shape.Spec.Driver, shape.Spec.Devices[index])}
 }
-
-// Stripped returns a variant of a published device, with results of its own.
-func (c Candidate) Stripped(d cel.Device) Candidate {
-	c.Index, c.Device = c.Index+c.Of/2, d
-	return c
-}
-
-// results is the number of results for a shape: those of its devices, and of their stripped variants.
-func results(s *pool.Shape) int { return 2 * len(s.Spec.Devices) }
 
 func device(driver string, d resourceapi.Device) cel.Device {
 	return cel.Device{Driver: driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations}

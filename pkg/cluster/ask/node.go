@@ -42,7 +42,7 @@ func (s Slice) id() pool.ID { return pool.ID{Driver: s.Spec.Driver, Pool: s.Spec
 func (s Slice) candidate(index int) Candidate {
 	c := Candidate{Device: device(s.Spec.Driver, s.Spec.Devices[index])}
 	if s.Shape != nil {
-		c.Shape, c.Index, c.Of = s.Shape, index, results(s.Shape)
+		c.Shape, c.Index, c.Of = s.Shape, index, len(s.Spec.Devices)
 	}
 	return c
 }
