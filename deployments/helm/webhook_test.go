@@ -126,6 +126,12 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 		ofChart = "{name: a, labels: {app.kubernetes.io/managed-by: Helm, app.kubernetes.io/instance: gpu-dra-driver}}"
 	)
 	class := func(spec string) string { return "{metadata: {name: a}, spec: " + spec + "}" }
+	named := func(name, selectors string) string {
+		return "{metadata: {name: " + name + "}, spec: {selectors: [" + selectors + "]}}"
+	}
+	charts := func(kind string) string {
+		return `{cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '` + kind + `'"}}`
+	}
 	hooks := loadWebhooks(t)
 	for name, c := range map[string]struct {
 		kind, user  string
@@ -162,13 +168,21 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 		"what the controller only tries out": {"ResourceClaim", controllerUser, true, "", "{spec: {devices: {config: [" + ours + "]}}}", "parameters"},
 		"a namesake of the controller":       {"DeviceClass", "system:serviceaccount:other:gpu-dra-driver-controller", false, "", class("{selectors: [" + device + "]}"), "parameters"},
 
-		"the chart's class":                      {"DeviceClass", anna, false, "", "{metadata: " + ofChart + ", spec: {selectors: [" + device + "]}}", ""},
-		"the chart's class, changed":             {"DeviceClass", anna, false, class("{selectors: [" + nic + "]}"), "{metadata: " + ofChart + ", spec: {selectors: [" + device + "]}}", ""},
-		"another chart's class":                  {"DeviceClass", anna, false, "", strings.Replace("{metadata: "+ofChart+", spec: {selectors: ["+device+"]}}", "instance: gpu", "instance: b", 1), "parameters"},
-		"a claim that looks like the chart's":    {"ResourceClaim", anna, false, "", "{metadata: " + ofChart + ", spec: {devices: {config: [" + ours + "]}}}", "parameters"},
-		"a claim with our config, for a pod":     {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {devices: {config: [" + ours + "]}}}", "parameters"},
-		"a claim without config, for a pod":      {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {}}", ""},
-		"a claim for a pod's extended resources": {"ResourceClaim", "system:kube-scheduler", false, "", "{spec: {devices: {requests: [{name: a}]}}}", ""},
+		"a class with the chart's labels":         {"DeviceClass", anna, false, "", "{metadata: " + ofChart + ", spec: {selectors: [" + device + "]}}", "parameters"},
+		"a class with the chart's name":           {"DeviceClass", anna, false, "", named("gpu.nvidia.com", device), "parameters"},
+		"a class with the chart's selector":       {"DeviceClass", anna, false, "", named("a", charts("gpu")), "parameters"},
+		"the selector of another chart class":     {"DeviceClass", anna, false, "", named("gpu.nvidia.com", charts("mig")), "parameters"},
+		"the chart's selector and another":        {"DeviceClass", anna, false, "", named("gpu.nvidia.com", charts("gpu")+", "+device), "parameters"},
+		"the chart's class with parameters":       {"DeviceClass", anna, false, "", strings.Replace(named("gpu.nvidia.com", charts("gpu")), "spec: {", "spec: {config: ["+ours+"], ", 1), "parameters"},
+		"the chart's class, changed":              {"DeviceClass", anna, false, named("gpu.nvidia.com", charts("gpu")), named("gpu.nvidia.com", device), "parameters"},
+		"the chart's class, repaired":             {"DeviceClass", anna, false, named("gpu.nvidia.com", device), named("gpu.nvidia.com", charts("gpu")), ""},
+		"the chart's class with another resource": {"DeviceClass", anna, false, "", strings.Replace(named("mig.nvidia.com", charts("mig")), "spec: {", "spec: {extendedResourceName: nvidia.com/gpu, ", 1), "parameters"},
+		"the chart's class with its resource":     {"DeviceClass", anna, false, "", strings.Replace(named("gpu.nvidia.com", charts("gpu")), "spec: {", "spec: {extendedResourceName: nvidia.com/gpu, ", 1), ""},
+		"a class without name and selector":       {"DeviceClass", anna, false, "", "{metadata: {}, spec: {config: [" + ours + "]}}", "parameters"},
+		"a claim that looks like the chart's":     {"ResourceClaim", anna, false, "", "{metadata: " + ofChart + ", spec: {devices: {config: [" + ours + "]}}}", "parameters"},
+		"a claim with our config, for a pod":      {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {devices: {config: [" + ours + "]}}}", "parameters"},
+		"a claim without config, for a pod":       {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {}}", ""},
+		"a claim for a pod's extended resources":  {"ResourceClaim", "system:kube-scheduler", false, "", "{spec: {devices: {requests: [{name: a}]}}}", ""},
 	} {
 		for _, version := range []string{"v1", "v1beta1", "v1beta2"} {
 			for _, typed := range []bool{true, false} {
@@ -180,6 +194,29 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 					t.Errorf("%s (%s, typed %v): %q is asked, want %q", name, version, typed, got, c.want)
 				}
 			}
+		}
+	}
+}
+
+// TestWebhooks_ClassesOfTheChart_NotCalled reads the classes that the chart writes, of any name of the driver.
+func TestWebhooks_ClassesOfTheChart_NotCalled(t *testing.T) {
+	for _, args := range [][]string{nil, {"--values", "testdata/values/renamed.yaml"}} {
+		hooks := loadWebhooks(t, args...)
+		classes := 0
+		for doc := range strings.SplitSeq(render(t, chart, append([]string{"--show-only", "templates/deviceclasses.yaml"}, args...)...), "\n---\n") {
+			if !strings.Contains(doc, "kind: DeviceClass") {
+				continue
+			}
+			classes++
+			for _, version := range []string{"v1", "v1beta1", "v1beta2"} {
+				r := request{version: version, kind: "DeviceClass", user: "helm", object: doc}
+				if got := r.asked(t, hooks); len(got) > 0 {
+					t.Errorf("%v, %s: %q is asked about\n%s", args, version, got, doc)
+				}
+			}
+		}
+		if classes != 4 {
+			t.Errorf("%v: %d classes", args, classes)
 		}
 	}
 }

@@ -6,6 +6,19 @@ that has a configuration for it; a class that has one or selects its devices. */
 s.?selectors.orValue([]).map(x, x.?cel.?expression.orValue('')).exists(x, x.contains('"{{ .Values.driverName }}"') || x.contains("'{{ .Values.driverName }}'")))
 {{- end }}
 
+{{/* The types of the chart's classes, by name. */}}
+{{- define "gpu-dra-driver.classTypes" -}}
+{{ .Values.driverName }}: gpu
+mig.{{ trimPrefix "gpu." .Values.driverName }}: mig
+nvlink.{{ .Values.driverName }}: nvlink-group
+monitor.{{ .Values.driverName }}: monitor
+{{- end }}
+
+{{/* The selector of all devices of a type. */}}
+{{- define "gpu-dra-driver.classExpression" -}}
+device.driver == {{ squote .driver }} && device.attributes[{{ squote .driver }}].type == {{ squote .type }}
+{{- end }}
+
 {{- define "gpu-dra-driver.webhookRules" -}}
 - apiGroups: [resource.k8s.io]
   apiVersions: [v1, v1beta1, v1beta2]
