@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -39,7 +41,7 @@ func newWeb(f *factory) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	c.Flags().IntVar(&port, "port", 0, "Port of 127.0.0.1; 0 is any free one.")
-	c.Flags().BoolVar(&open, "open", false, "Open the page in the browser.")
+	c.Flags().BoolVar(&open, "open", false, "Open the page in the browser, by a file that only you can read.")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if port < 0 || port > 1<<16-1 {
 			return usageError{fmt.Errorf("--port %d is not a port: give 0 to 65535", port)}
@@ -92,7 +94,12 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 	fmt.Fprintln(f.Out, url)
 	fmt.Fprintln(f.ErrOut, "Open this URL in a browser of this machine. Interrupt the command (Ctrl-C) to end it.")
 	if open {
-		if err := openBrowser(ctx, url); err != nil {
+		file, err := redirection(url)
+		if err == nil {
+			defer func() { _ = os.Remove(file) }()
+			err = openBrowser(ctx, file)
+		}
+		if err != nil {
 			fmt.Fprintf(f.ErrOut, "note: no browser was opened: %v\n", err)
 		}
 	}
@@ -182,13 +189,29 @@ func (e *explainer) forget() {
 	}
 }
 
-func openBrowser(ctx context.Context, url string) error {
-	name, args := "xdg-open", []string{url}
+// redirection writes a file that only the user can read, and that leads a browser to a URL. Command lines, also those of
+// browsers, are readable by all users of the machine, so they must not have the secret part of the URL.
+func redirection(url string) (file string, err error) {
+	out, err := os.CreateTemp("", "kubectl-gpu-*.html")
+	if err != nil {
+		return "", err
+	}
+	text := html.EscapeString(url)
+	_, err = fmt.Fprintf(out, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=%s\"><a href=\"%[1]s\">The GPUs of the cluster</a>\n", text)
+	if err = errors.Join(err, out.Close()); err != nil {
+		_ = os.Remove(out.Name())
+		return "", err
+	}
+	return out.Name(), nil
+}
+
+func openBrowser(ctx context.Context, file string) error {
+	name, args := "xdg-open", []string{file}
 	switch runtime.GOOS {
 	case "darwin":
 		name = "open"
 	case "windows":
-		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
+		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", file}
 	}
 	return exec.CommandContext(ctx, name, args...).Run()
 }

@@ -11,6 +11,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -187,5 +191,42 @@ func TestWeb_Why_AnswersLikeTheCommand(t *testing.T) {
 	}
 	if diff := cmp.Diff(list.Items[0], answer); diff != "" || answer["result"] != "waits" {
 		t.Errorf("(-kubectl gpu why, +page):\n%s", diff)
+	}
+}
+
+// TestWeb_Open_CommandLinesLackTheToken has a browser that notes its arguments, and what it finds there.
+func TestWeb_Open_CommandLinesLackTheToken(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Fatal("this test has a browser for Linux")
+	}
+	dir := t.TempDir()
+	const browser = "#!/bin/sh\nfor a in \"$@\"; do echo \"$a\"; done >\"$DIR/arguments\"\nstat -c %a \"$1\" >\"$DIR/mode\"\ncat \"$1\" >\"$DIR/content\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(browser), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv("DIR", dir)
+	t.Setenv("TMPDIR", dir)
+	url, interrupt := start(t, map[string]string{"n1": "hgx-h100"}).browse("web", "--open")
+	lines(t, url) // It is served after the browser ran.
+	read := func(name string) string {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(content)
+	}
+	token := path.Base(url)
+	if arguments := read("arguments"); strings.Contains(arguments, token) || arguments == "" {
+		t.Errorf("the browser's arguments: %s", arguments)
+	}
+	if mode, content := read("mode"), read("content"); mode != "600\n" || !strings.Contains(content, "url="+url+"\"") {
+		t.Errorf("a file of mode %s: %s", mode, content)
+	}
+	if code, errOut := interrupt(); code != 0 || strings.Contains(errOut, "no browser") {
+		t.Errorf("exit code %d, stderr %q", code, errOut)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.html")); err != nil || len(left) > 0 {
+		t.Errorf("left files %v, %v", left, err)
 	}
 }
