@@ -164,7 +164,13 @@ func TestCordon_PartitionsPublishedLater_NoClaimGetsOne(t *testing.T) {
 	waiting("after a restart of the plugin")
 	for n, name := range gpus[:2] {
 		kubectlGPU(ctx, t, "uncordon", name)
-		waitReady(ctx, t, namespace, n+1, nil)
+		must(t, cluster.Eventually(ctx, fmt.Sprintf("%d ready pods", n+1), 120*time.Second, func(ctx context.Context) (bool, string) {
+			d, err := cluster.Client.AppsV1().Deployments(namespace).Get(ctx, "partitions", metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			return d.Status.ReadyReplicas == int32(n+1), fmt.Sprintf("%d are ready", d.Status.ReadyReplicas)
+		}))
 		if out := kubectlGPU(ctx, t, "claims", "-n", namespace, "--no-headers"); strings.Count(out, strings.TrimPrefix(name, nodes.Items[0].Name+"/")) != 1 {
 			t.Errorf("the claims after uncordon of %s:\n%s", name, out)
 		}
