@@ -97,7 +97,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make a client for the API server: %w", err)
 	}
-	events := record.NewBroadcaster()
+	const recentEvents = 512 // Objects whose Events are remembered, to count repetitions.
+	events := record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: recentEvents}))
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})

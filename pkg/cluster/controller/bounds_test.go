@@ -5,6 +5,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -139,6 +140,26 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestRepeat_SlowPass_TakesAFifthOfTheTime has a change at every moment.
+func TestRepeat_SlowPass_TakesAFifthOfTheTime(t *testing.T) {
+	for took, want := range map[time.Duration]int{time.Millisecond: 1177, 100 * time.Millisecond: 121, time.Second: 13, 10 * time.Second: 5} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			wake, passes := make(chan struct{}, 1), 0
+			repeat(ctx, wake, settle, func() time.Duration {
+				passes++
+				time.Sleep(took)
+				trigger(wake)
+				return 0
+			})
+			if passes > want {
+				t.Errorf("%d passes of %v in a minute, want at most %d", passes, took, want)
+			}
+		})
 	}
 }
 

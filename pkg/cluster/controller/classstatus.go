@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -39,7 +40,8 @@ type classStatuses struct {
 type evaluated struct {
 	admission.ClassStatus
 	version string
-	view    *admission.ClusterView
+	// view does not keep an old view and its caches in memory, while the evaluation of a class fails.
+	view weak.Pointer[admission.ClusterView]
 }
 
 // evaluate finds the state of every class for this driver's devices. It emits an Event for each class that became
@@ -56,7 +58,7 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 		s.mu.Lock()
 		last, seen := s.known[class.UID]
 		s.mu.Unlock()
-		if seen && last.version == class.ResourceVersion && last.view == view {
+		if seen && last.version == class.ResourceVersion && last.view == weak.Make(view) {
 			now[class.UID] = last
 			continue
 		}
@@ -68,7 +70,7 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 			}
 			continue
 		}
-		now[class.UID] = evaluated{status, class.ResourceVersion, view}
+		now[class.UID] = evaluated{status, class.ResourceVersion, weak.Make(view)}
 		if s.events == nil || seen && last.ClassStatus == status || status.State == admission.ClassOK {
 			continue
 		}

@@ -78,6 +78,8 @@ type leading struct {
 	claims, nodes cache.SharedIndexInformer
 	classes       *classReconciler
 	labeller      *labeller
+	// due is the earliest time of the next reconciliation of the classes, which one worker at a time does.
+	due time.Time
 }
 
 // task is one reconciliation: of the labels of a node, or of the classes if node is empty.
@@ -238,6 +240,11 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		}
 		return l.labeller.label(ctx, t.node)
 	}
+	if early := time.Until(l.due); early > 0 {
+		return early, nil
+	}
+	began := time.Now()
+	defer func() { l.due = time.Now().Add(breather(time.Since(began))) }()
 	again, err = l.classes.reconcile(ctx)
 	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
 }
@@ -270,13 +277,22 @@ func on[T any](informer cache.SharedIndexInformer, do func(object T, gone bool))
 	return err
 }
 
+// breather returns the pause after a pass over the cluster that took so long. However many changes one node makes, the passes
+// take a fifth of a core at most.
+func breather(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
+
 // repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an
 // element. It pauses before each repetition, to collect changes.
 func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do func() (again time.Duration)) {
 	for {
 		var due <-chan time.Time
+		began := time.Now()
 		if again := do(); again > 0 {
 			due = time.After(again)
+		}
+		pause := pause
+		if wake != nil {
+			pause = max(pause, breather(time.Since(began)))
 		}
 		select {
 		case <-ctx.Done():

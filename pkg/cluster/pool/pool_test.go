@@ -241,3 +241,22 @@ func TestDevices_TwoPools_KindsTellModelAndProfile(t *testing.T) {
 		t.Errorf("no 1g.18gb in %v", kinds)
 	}
 }
+
+// TestFold_KindsOfFaultyNodes_OneKind has a kind that only faulty nodes publish, and one beyond the limit.
+func TestFold_KindsOfFaultyNodes_OneKind(t *testing.T) {
+	kind := func(profile string) pool.Kind {
+		return pool.Kind{Type: gpu.KindMIG, Product: "p", Profile: profile, GPUs: 1}
+	}
+	c := pool.DeviceCounts{Devices: map[pool.KindState]int{}, FreePlacements: map[pool.Kind]int{}}
+	for _, profile := range []string{"good", "rare", "faulty"} {
+		c.Devices[pool.KindState{kind(profile), pool.Free}], c.FreePlacements[kind(profile)] = 1, 2
+	}
+	c.Fold(map[pool.Kind]int{kind("good"): 2, kind("rare"): 1, kind("faulty"): 0}, 1)
+	other := pool.Kind{Type: "other", Product: "other"}
+	if d := cmp.Diff(map[pool.KindState]int{{kind("good"), pool.Free}: 1, {other, pool.Free}: 2}, c.Devices); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(map[pool.Kind]int{kind("good"): 2, other: 4}, c.FreePlacements); d != "" {
+		t.Error(d)
+	}
+}

@@ -45,19 +45,25 @@ func Publishers(pools []Pool) map[Kind]int {
 	return out
 }
 
-// Fold counts the devices of kinds that only faulty nodes publish, and of kinds beyond the limit, as one kind: metrics
-// keep series for each. It prefers kinds with more publishers.
+// Fold counts the devices and placements of kinds that only faulty nodes publish, and of kinds beyond the limit, as one
+// kind: metrics keep series for each. It prefers kinds with more publishers.
 func (c *DeviceCounts) Fold(publishers map[Kind]int, limit int) {
 	kinds := slices.SortedFunc(maps.Keys(publishers), func(a, b Kind) int {
 		return cmp.Or(cmp.Compare(publishers[b], publishers[a]), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	kept := sets.New(kinds[:min(limit, len(kinds))]...)
-	devices := map[KindState]int{}
-	for k, n := range c.Devices {
-		if publishers[k.Kind] == 0 || !kept.Has(k.Kind) {
-			k.Kind = Kind{Type: "other", Product: "other"}
+	fold := func(k Kind) Kind {
+		if publishers[k] == 0 || !kept.Has(k) {
+			return Kind{Type: "other", Product: "other"}
 		}
-		devices[k] += n
+		return k
 	}
-	c.Devices = devices
+	devices, placements := map[KindState]int{}, map[Kind]int{}
+	for k, n := range c.Devices {
+		devices[KindState{fold(k.Kind), k.State}] += n
+	}
+	for k, n := range c.FreePlacements {
+		placements[fold(k)] += n
+	}
+	c.Devices, c.FreePlacements = devices, placements
 }

@@ -38,6 +38,8 @@ const (
 	claimInterval = time.Minute
 	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an upgrade.
 	claimJitter = 0.2
+	// maxNotified is far above the claims of a node.
+	maxNotified = 2048
 )
 
 type recovery struct {
@@ -186,6 +188,9 @@ func (r *recovery) isNew(uid, text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.notified[uid]
+	if len(r.notified) >= maxNotified {
+		clear(r.notified) // The claims of most of them are gone. The others are notified again.
+	}
 	r.notified[uid] = text
 	if text == "" {
 		delete(r.notified, uid)

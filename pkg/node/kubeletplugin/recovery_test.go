@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,6 +49,12 @@ func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	e.Metric(`gpu_dra_recoveries_total{found="intent",result="done"} 1`)
 	if !r.isNew("u1", "disk full") {
 		t.Error("an error that comes back is not notified again")
+	}
+	for i := range 2 * maxNotified {
+		r.isNew(fmt.Sprint("gone-", i), "disk full")
+	}
+	if len(r.notified) > maxNotified {
+		t.Errorf("%d errors are remembered, want at most %d", len(r.notified), maxNotified)
 	}
 	already := &claimerror.Error{Reason: claimerror.DeviceLost, Cause: errors.New("x")}
 	if got := typed(devicestate.Finding{Err: already}); !errors.Is(got, already) || claimerror.ReasonOf(got) != claimerror.DeviceLost {

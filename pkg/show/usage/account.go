@@ -4,7 +4,10 @@
 package usage
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"gpu-dra-driver/pkg/claim/plan"
@@ -41,7 +44,7 @@ type Account struct {
 	GPUs map[string]GPU `json:"gpus"`
 	// Claims are by UID. A claim that has ended is removed.
 	Claims map[string]Claim `json:"claims"`
-	// Namespaces are those with a claim in the last day.
+	// Namespaces are those with a claim, and the last ones with a claim in the last day.
 	Namespaces map[string]Namespace `json:"namespaces"`
 
 	// last is nil until the first observation of this process.
@@ -74,8 +77,12 @@ type Namespace struct {
 	Last time.Duration `json:"last"`
 }
 
-// keepNamespace limits the sums of namespaces that exist for a short time each.
-const keepNamespace = 24 * time.Hour
+// keepNamespace and keepNamespaces limit the sums of namespaces that exist for a short time each: who can create
+// namespaces can create thousands a day, and each is a series of a metric.
+const (
+	keepNamespace  = 24 * time.Hour
+	keepNamespaces = 200
+)
 
 // Use holds a claim's sums on one board, in seconds of whole GPUs.
 type Use struct {
@@ -124,8 +131,21 @@ func (a *Account) Advance(bootID string, at time.Duration, o Observation) {
 		n.Last = at
 		a.Namespaces[p.Claim.Namespace] = n
 	}
-	maps.DeleteFunc(a.Namespaces, func(_ string, n Namespace) bool { return at-n.Last >= keepNamespace })
+	a.forget(at)
 	a.BootID, a.At, a.last = bootID, max(at, 0), now
+}
+
+// forget removes namespaces that have had no claim for long, and the longest ones above the limit.
+func (a *Account) forget(at time.Duration) {
+	past := slices.SortedFunc(maps.Keys(a.Namespaces), func(x, y string) int {
+		return cmp.Or(cmp.Compare(a.Namespaces[y].Last, a.Namespaces[x].Last), strings.Compare(x, y))
+	})
+	past = slices.DeleteFunc(past, func(name string) bool { return a.Namespaces[name].Last >= at })
+	for i, name := range past {
+		if i >= keepNamespaces || at-a.Namespaces[name].Last >= keepNamespace {
+			delete(a.Namespaces, name)
+		}
+	}
 }
 
 // restart marks each board as missing until a scan finds it. The times of the last boot do not count.

@@ -283,6 +283,27 @@ func TestAccount_ShortClaim_CountsForItsNamespace(t *testing.T) {
 	want("team-b", 10+(keepNamespace-5*time.Second).Seconds(), true)
 }
 
+// TestAccount_ManyNamespaces_LastOnesStay creates a namespace for each claim, thousands of times on one day.
+func TestAccount_ManyNamespaces_LastOnesStay(t *testing.T) {
+	var a Account
+	long := claim("long", whole(0))
+	long.Claim.Namespace = "long"
+	const namespaces = 5000
+	for i := range namespaces {
+		short := claim(fmt.Sprint(i), whole(1))
+		short.Claim.Namespace = fmt.Sprint("team-", i)
+		a.Advance("boot", time.Duration(i)*4*time.Second, Observation{Snapshot: node(2), Plans: []plan.Plan{long, short}})
+	}
+	if len(a.Namespaces) > keepNamespaces+2 {
+		t.Errorf("%d namespaces after %d, want at most %d", len(a.Namespaces), namespaces, keepNamespaces+2)
+	}
+	for _, name := range []string{"long", fmt.Sprint("team-", namespaces-1), fmt.Sprint("team-", namespaces-keepNamespaces)} {
+		if _, ok := a.Namespaces[name]; !ok {
+			t.Errorf("the namespace %s is forgotten", name)
+		}
+	}
+}
+
 func TestAccount_PluginRestarts_ChargesTimeBetween(t *testing.T) {
 	held := Observation{Snapshot: node(1), Plans: []plan.Plan{claim("c", whole(0))}}
 	before := after(t, held)

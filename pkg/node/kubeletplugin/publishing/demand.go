@@ -193,6 +193,7 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Since, same) {
 		return false
 	}
+	maps.DeleteFunc(a.ends, func(_ string, end time.Time) bool { return !time.Now().Before(end) })
 	end := time.Now().Add(endingFor)
 	if a.asked == nil || returned {
 		a.allEnd = end

@@ -115,6 +115,18 @@ func TestDemand_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
 	})
 }
 
+func TestDemand_OtherProfilesEachTime_EndedOnesForgotten(t *testing.T) {
+	atAsked(t, nil, func(n *askedNode) {
+		for i := range 100 {
+			n.write(configMap(fmt.Sprintf("1g.%dgb", i)))
+			n.pass(endingFor)
+		}
+		if len(n.ends) > 1 {
+			t.Errorf("%d profiles end, want 1", len(n.ends))
+		}
+	})
+}
+
 func TestDemand_ConfigMapDeletedOrUnreadable_NothingChanges(t *testing.T) {
 	atAsked(t, []runtime.Object{configMap("1g.10gb")}, func(n *askedNode) {
 		n.want("at the start", all, one, 0)

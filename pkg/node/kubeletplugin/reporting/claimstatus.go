@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/metrics"
@@ -153,6 +154,17 @@ func (w *ClaimStatus) Unprepared(uid types.UID) {
 	defer w.mu.Unlock()
 	delete(w.wanted, uid)
 	delete(w.xids, uid)
+}
+
+// keepXIDs forgets the XIDs of claims that are not prepared: one can be reported while its claim ends.
+func (w *ClaimStatus) keepXIDs(prepared []plan.Plan) {
+	kept := map[types.UID]bool{}
+	for _, p := range prepared {
+		kept[types.UID(p.Claim.UID)] = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.xids, func(uid types.UID, _ map[string]metav1.Condition) bool { return !kept[uid] })
 }
 
 // setXID sets the last XID of a device, for its statuses from now on.

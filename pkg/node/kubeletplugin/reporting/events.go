@@ -36,6 +36,9 @@ const (
 	maxMessage = 1024
 	// maxConsumers limits the Events of one failure, because a claim can have 256 consumers.
 	maxConsumers = 16
+	// maxRecent is the number of objects whose recent Events are remembered, to count repetitions. Each takes several
+	// kilobytes, and tenants create claims at will.
+	maxRecent = 512
 )
 
 // Events writes Events about failures. Its methods do not block and are safe for concurrent use. client-go's
@@ -51,7 +54,7 @@ type Events struct {
 
 // NewEvents returns the Events of one node; component is their source. Run stops the broadcaster.
 func NewEvents(client kubernetes.Interface, node, component string, m *metrics.Metrics) *Events {
-	b := record.NewBroadcaster()
+	b := record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: maxRecent}))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return &Events{
 		node: node, broadcaster: b, claims: draclient.New(client), metrics: m, reports: make(chan error, 64),

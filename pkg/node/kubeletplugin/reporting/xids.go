@@ -89,10 +89,13 @@ func (x *XIDs) Run(ctx context.Context) {
 func (x *XIDs) report(ctx context.Context, e watcher.Event) {
 	logger, known := klog.FromContext(ctx), health.XIDOf(e.XID)
 	logger.Info("XID", "xid", known.String(), "gpu", e.GPU.PCIAddress, "uuid", e.GPU.UUID, "gpuInstance", e.GPUInstance)
-	plans, _, err := x.engine.Held()
+	plans, incomplete, err := x.engine.Held()
 	if err != nil {
 		logger.Error(err, "Cannot read which claims have the GPU of an XID", "xid", e.XID)
 		return
+	}
+	if !incomplete {
+		x.status.keepXIDs(plans)
 	}
 	affected := map[types.UID][]string{} // The names of devices.
 	for _, p := range plans {

@@ -4,14 +4,18 @@
 package reporting
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health/watcher"
+	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 // TestAffectedDevices_Partitions_OnlyThoseAtFault has two GPUs: one with partitions and a monitor, and a whole one.
@@ -55,5 +59,18 @@ func TestXIDs_Repetitions_OncePerMinuteAndBounded(t *testing.T) {
 	}
 	if len(x.last) > maxXIDs || due(5000, now) || !due(5000, now.Add(xidInterval)) {
 		t.Errorf("%d XIDs are remembered", len(x.last))
+	}
+}
+
+// TestClaimStatus_XIDsOfEndedClaims_Forgotten reports XIDs after Unprepared.
+func TestClaimStatus_XIDsOfEndedClaims_Forgotten(t *testing.T) {
+	e := env.New(t)
+	w := NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics)
+	for i := range 100 {
+		w.setXID(types.UID(fmt.Sprint(i)), "gpu-0", 13, "text")
+	}
+	w.keepXIDs([]plan.Plan{{Claim: plan.Claim{UID: "7"}}, {Claim: plan.Claim{UID: "none"}}})
+	if len(w.xids) != 1 || w.xids["7"] == nil {
+		t.Errorf("XIDs of %d claims are remembered, want only those of the prepared one", len(w.xids))
 	}
 }
