@@ -32,8 +32,9 @@ of_plugin='^Test(CDISpecs|ClaimStatus|Groups|Health|Metrics|Partitions|Plugin|Po
 select=(-run "${run:-.}")
 main() { [ -n "$run" ] || local select=(-skip "$of_plugin") && suite main ./e2e; }
 plugin() { [ -n "$run" ] || { local select=(-run "$of_plugin") && suite plugin ./e2e; }; }
-# The second node is of another make, for what the controller does. The crash tests need an API server only.
-nodes() { suite nodes "./e2e/nodes ./crash" --nodes 2; }
+# The second node is of another make, for what the controller does. The tests of crashes and of earlier releases need an API
+# server only.
+nodes() { suite nodes "./e2e/nodes ./crash ./skew" --nodes 2; }
 # An API server without shared counters and shared devices drops them silently.
 reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
 
@@ -42,7 +43,7 @@ suites() {
   for s in "${@:-main plugin nodes reduced}"; do
     for one in $s; do "$one" || rc=1; done
   done
-  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced or test/crash matches $run" >&2 && rc=1; }
+  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced, test/crash or test/skew matches $run" >&2 && rc=1; }
   return $rc
 }
 lane suites "$@"

@@ -6,20 +6,15 @@
 package crash
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/internal/mpsd"
@@ -44,9 +39,8 @@ type crashEnv struct {
 	mps      *mpsd.Client
 	sims     *engine.Engine
 
-	plugin *Process
-	conn   *grpc.ClientConn
-	dra    drapb.DRAPluginClient
+	plugin  *Process
+	kubelet *env.Kubelet
 }
 
 func newEnv(t *testing.T) *crashEnv {
@@ -75,32 +69,12 @@ func newEnv(t *testing.T) *crashEnv {
 }
 
 func (e *crashEnv) startSupervisor() {
-	cmd := exec.Command(filepath.Join(e.env.Tree, "bin", "mps-supervisor"), "--mps-dir="+e.mpsDir(),
-		"--driver-root="+e.env.Root, "--boot-id-file="+filepath.Join(e.env.Root, "proc/sys/kernel/random/boot_id"))
-	cmd.Stdout, cmd.Stderr = e.log, e.log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // The signal comes when the thread that started the process ends.
-		started <- cmd.Start()
-		ended <- cmd.Wait()
-	}()
-	if err := <-started; err != nil {
+	client, stop, err := e.env.StartSupervisor(filepath.Join(e.env.Tree, "bin", "mps-supervisor"), e.mpsDir(), e.log)
+	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.mps = mpsd.NewClient(filepath.Join(e.mpsDir(), mpsd.SocketName))
-	e.t.Cleanup(func() {
-		// The test's context has ended.
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if list, err := e.mps.List(ctx, ""); err == nil {
-			for _, d := range list.Daemons {
-				_ = e.mps.Stop(ctx, d.Name)
-			}
-		}
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		<-ended
-	})
+	e.t.Cleanup(stop)
+	e.mps = client
 }
 
 func (e *crashEnv) mpsDir() string { return filepath.Join(e.dir, "mps") }
@@ -123,15 +97,7 @@ func (e *crashEnv) start() {
 	if e.plugin, err = Start(cmd, watched...); err != nil {
 		e.t.Fatal(err)
 	}
-	e.conn, err = grpc.NewClient("unix://"+filepath.Join(e.dir, "plugins", env.Driver, "dra.sock"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.dra = drapb.NewDRAPluginClient(e.conn)
-	ctx, cancel := context.WithTimeout(e.t.Context(), 30*time.Second)
-	defer cancel()
-	if _, err := e.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}, grpc.WaitForReady(true)); err != nil {
+	if e.kubelet, err = env.Dial(e.t.Context(), filepath.Join(e.dir, "plugins", env.Driver, "dra.sock")); err != nil {
 		text, _ := os.ReadFile(e.log.Name())
 		e.t.Fatalf("the plugin does not answer: %v\n%s", err, text)
 	}
@@ -143,29 +109,16 @@ func (e *crashEnv) crash() {
 	}
 	e.plugin.Kill()
 	e.plugin.Wait()
-	_ = e.conn.Close()
+	_ = e.kubelet.Close()
 	e.plugin = nil
 }
 
 func (e *crashEnv) prepare(c *drapb.Claim) error {
-	ctx, cancel := context.WithTimeout(e.t.Context(), 20*time.Second)
-	defer cancel()
-	answer, err := e.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{c}})
-	if err == nil && answer.Claims[c.Uid].Error != "" {
-		err = errors.New(answer.Claims[c.Uid].Error)
-	}
+	_, err := e.kubelet.Prepare(e.t.Context(), c)
 	return err
 }
 
-func (e *crashEnv) unprepare(c *drapb.Claim) error {
-	ctx, cancel := context.WithTimeout(e.t.Context(), 20*time.Second)
-	defer cancel()
-	answer, err := e.dra.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{c}})
-	if err == nil && answer.Claims[c.Uid].Error != "" {
-		err = errors.New(answer.Claims[c.Uid].Error)
-	}
-	return err
-}
+func (e *crashEnv) unprepare(c *drapb.Claim) error { return e.kubelet.Unprepare(e.t.Context(), c) }
 
 // files lists the files of a claim, including temporary ones.
 func (e *crashEnv) files(uid string) []string {

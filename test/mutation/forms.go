@@ -86,4 +86,9 @@ var formMutations = []Mutation{
 		Old: "len(exact.computes) == 0 && exact.info.ID == p.GPUInstance,", New: "len(exact.computes) == 0,",
 		Package: partitions, Test: "TestClaim_BareInstanceInItsPlace_IsTheAdministrators",
 	},
+	{
+		Name: "another board in a slot has the earlier one's faults", File: "pkg/gpu/health/tracker/tracker.go",
+		Old: "	case r.UUID != g.UUID:\n", New: "	case r.UUID == \"\":\n",
+		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_NodeReboots_KeepsFaultsOfTheBoard",
+	},
 }

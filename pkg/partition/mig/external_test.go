@@ -56,8 +56,8 @@ func TestClaim_BareInstanceInItsPlace_IsTheAdministrators(t *testing.T) {
 	}
 }
 
-// swap replaces the board in the slot of GPU 0 by another, whose administrator set a compute mode and made a partition in the
-// place that claim a has on the earlier board.
+// swap replaces the board in the slot of GPU 0. On the new one an administrator set a compute mode, and made a partition in
+// the place that claim a has on the earlier one.
 func swap(e *env, mode nvml.ComputeMode) {
 	const uuid = "GPU-00000000-0000-4000-8000-000000000000"
 	e.Sim.Change(func(s *engine.State) {

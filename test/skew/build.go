@@ -1,0 +1,90 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package skew runs an earlier release's plugin and today's in turn over the same files, as an upgrade and a downgrade do.
+package skew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// earlier is the commit or tag of the oldest release whose files must be readable, and which must read today's. The goldens of
+// its files are in the directories testdata/forms/1.
+const earlier = "2b072178ebf91eff68cd984657263e533cacc962"
+
+// programs are the built programs, with their build flags.
+var programs = map[string][]string{
+	"dra-kubelet-plugin": {"-tags", "grpcnotrace", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy"},
+	"mps-supervisor":     {"-ldflags", "-s -w"},
+}
+
+// earlierPrograms returns the directory with the programs of the earlier release. It builds them once, into the cache that the
+// one-machine Kubernetes uses too.
+func earlierPrograms(ctx context.Context, tree string) (string, error) {
+	cache := os.Getenv("GPU_DRA_CACHE")
+	if cache == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		cache = filepath.Join(base, "gpu-dra-driver")
+	}
+	dir := filepath.Join(cache, "earlier-"+earlier)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	temporary, err := os.MkdirTemp(cache, ".earlier-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(temporary) }()
+	source, built := filepath.Join(temporary, "source"), filepath.Join(temporary, "built")
+	if err := os.Mkdir(source, 0o755); err != nil {
+		return "", err
+	}
+	if err := run(ctx, tree, "git", "cat-file", "-e", earlier+"^{commit}"); err != nil {
+		// A clone without history.
+		if fetchErr := run(ctx, tree, "git", "fetch", "--depth=1", "origin", earlier); fetchErr != nil {
+			return "", fmt.Errorf("the clone lacks the earlier release, so clone it with its history: %w", errors.Join(err, fetchErr))
+		}
+	}
+	archive := filepath.Join(temporary, "source.tar")
+	if err := run(ctx, tree, "git", "archive", "--output", archive, earlier); err != nil {
+		return "", err
+	}
+	if err := run(ctx, source, "tar", "-xf", archive); err != nil {
+		return "", err
+	}
+	for name, flags := range programs {
+		args := append([]string{"build", "-trimpath", "-o", filepath.Join(built, name)}, flags...)
+		if err := run(ctx, source, "go", append(args, "./cmd/"+name)...); err != nil {
+			return "", err
+		}
+	}
+	// A rename makes the directory appear complete. Another process may have been faster.
+	if err := os.Rename(built, dir); err != nil {
+		if _, statErr := os.Stat(dir); statErr != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+func run(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)
+	}
+	return nil
+}
