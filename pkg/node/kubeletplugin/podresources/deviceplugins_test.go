@@ -6,7 +6,10 @@ package podresources
 import (
 	"context"
 	"maps"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -55,6 +58,10 @@ func (l lister) DevicePlugins(_ context.Context, pods bool) (Allocations, error)
 
 // TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed has a device plugin come and end while a pod keeps a device.
 func TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed(t *testing.T) {
+	synctest.Test(t, testPolls)
+}
+
+func testPolls(t *testing.T) {
 	var offered, kept Allocations
 	listed, changes := 0, 0
 	list := lister(func(pods bool) (Allocations, error) {
@@ -91,8 +98,41 @@ func TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed(t *testing.T) {
 	offered["nvidia.com/gpu"] = []string{"GPU-a", "GPU-b"}
 	kept = Allocations{"nvidia.com/gpu": {"GPU-a"}}
 	polls(2, 4, 2, 2)
+	// The kubelet restarts: the device plugin registers again, but only after some answers without it.
 	delete(offered, "nvidia.com/gpu")
-	polls(2, 6, 3, 1)
+	polls(2, 6, 2, 2)
+	time.Sleep(servedGrace - 1)
+	polls(2, 8, 2, 2)
+	offered["nvidia.com/gpu"] = []string{"GPU-a", "GPU-b"}
+	polls(1, 9, 2, 2)
+	// The device plugin ends.
+	delete(offered, "nvidia.com/gpu")
+	polls(1, 10, 2, 2)
+	time.Sleep(servedGrace)
+	polls(2, 12, 3, 1)
 	kept = nil
-	polls(1, 7, 4, 0)
+	polls(1, 13, 3, 1)
+	time.Sleep(servedGrace)
+	polls(1, 14, 4, 0)
+}
+
+// TestDevicePlugins_ServedPartitionGone_KeepsItsGPUOnly has a device plugin end whose partition is destroyed then. Its ID
+// is unknown, and must not cover all GPUs.
+func TestDevicePlugins_ServedPartitionGone_KeepsItsGPUOnly(t *testing.T) {
+	var offered Allocations
+	scans := inventory.NewLatest()
+	scans.Set(three)
+	list := lister(func(bool) (Allocations, error) { return offered, nil })
+	d := NewDevicePlugins(list, scans, notify.NewTrigger(), metrics.New(metrics.Options{}))
+	offered = Allocations{"nvidia.com/mig-1g.10gb": {"MIG-1"}}
+	d.poll(t.Context())
+	offered = nil
+	d.poll(t.Context())
+	without := three
+	without.GPUs = slices.Clone(three.GPUs)
+	without.GPUs[1].MIG = gpu.MIG{}
+	scans.Set(without)
+	if served, _ := d.GPUs(); !maps.Equal(served, map[string]string{"0000:11:00.0": "nvidia.com/mig-1g.10gb"}) {
+		t.Errorf("served %v", served)
+	}
 }

@@ -127,6 +127,11 @@ const pollInterval = 20 * time.Second
 // device plugin serves GPUs, each poll lists them.
 const podsEvery = 3
 
+// servedGrace is the time for which a GPU stays served after the last answer with it. After its own restart, and after a
+// device plugin's, the kubelet lists no devices until the device plugin has registered again. It waits as long itself
+// (endpointStopGracePeriod).
+const servedGrace = 5 * time.Minute
+
 // DevicePlugins knows the GPUs that the node's device plugins serve. It is safe for concurrent use.
 type DevicePlugins struct {
 	kubelet Lister
@@ -138,6 +143,14 @@ type DevicePlugins struct {
 	asked, failed bool
 	answers       int
 	served        Allocations
+	// seen are the GPUs of the answers within servedGrace, by PCI address.
+	seen map[string]sighting
+}
+
+// sighting is the last answer with a GPU.
+type sighting struct {
+	resource string
+	at       time.Time
 }
 
 // Lister lists the allocations of device plugins. *Kubelet implements it.
@@ -148,7 +161,7 @@ type Lister interface {
 // NewDevicePlugins returns a DevicePlugins before its first poll. It fires changed after that and after each poll in
 // which the allocations cover other GPUs.
 func NewDevicePlugins(kubelet Lister, scans *inventory.Latest, changed notify.Trigger, m *metrics.Metrics) *DevicePlugins {
-	return &DevicePlugins{kubelet: kubelet, scans: scans, changed: changed, metrics: m}
+	return &DevicePlugins{kubelet: kubelet, scans: scans, changed: changed, metrics: m, seen: map[string]sighting{}}
 }
 
 // Run polls the kubelet until the context ends.
@@ -167,7 +180,11 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 	if err == nil {
 		d.answers++
 		d.served = served
-		now := served.gpus(d.scans.Snapshot())
+		for address, resource := range served.gpus(d.scans.Snapshot()) {
+			d.seen[address] = sighting{resource, time.Now()}
+		}
+		maps.DeleteFunc(d.seen, func(_ string, s sighting) bool { return time.Since(s.at) >= servedGrace })
+		now := d.gpus()
 		changed = changed || !maps.Equal(now, before)
 		d.metrics.SetDevicePluginGPUs(len(now))
 	} else if !d.failed {
@@ -185,7 +202,18 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 func (d *DevicePlugins) GPUs() (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.served.gpus(d.scans.Snapshot()), d.asked
+	return d.gpus(), d.asked
+}
+
+// gpus returns the served GPUs. The caller holds d.mu.
+func (d *DevicePlugins) gpus() map[string]string {
+	out := d.served.gpus(d.scans.Snapshot())
+	for address, s := range d.seen {
+		if out[address] == "" {
+			out[address] = s.resource
+		}
+	}
+	return out
 }
 
 // gpus returns the resource name of each served GPU, by PCI address. NVIDIA's device plugin uses the UUID of a GPU or

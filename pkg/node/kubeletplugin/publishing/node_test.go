@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -330,6 +331,7 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 		type answer struct {
 			served podresources.Allocations
 			err    error
+			after  time.Duration
 		}
 		answers := make(chan answer)
 		scans := inventory.NewLatest()
@@ -376,8 +378,12 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 			{answer{err: errors.New("no socket")}, []string{a, b, c}},
 			{answer{served: podresources.Allocations{"nvidia.com/gpu": {"GPU-b"}}}, []string{a, c}},
 			{answer{err: errors.New("restarting")}, []string{a, c}},
-			{answer{served: podresources.Allocations{}}, []string{a, b, c}},
+			{answer{served: podresources.Allocations{}}, []string{a, c}}, // The kubelet or the device plugin restarted.
+			{answer{served: podresources.Allocations{"nvidia.com/gpu": {"GPU-b"}}}, []string{a, c}},
+			{answer{served: podresources.Allocations{}}, []string{a, c}},
+			{answer{served: podresources.Allocations{}, after: 5 * time.Minute}, []string{a, b, c}},
 		} {
+			time.Sleep(step.answer.after)
 			if got := published(step.answer); !slices.Equal(got, step.want) {
 				t.Errorf("after %+v: %v, want %v", step.answer, got, step.want)
 			}
