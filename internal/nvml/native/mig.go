@@ -148,7 +148,7 @@ func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 	var out []nvml.MIGDevice
 	for index := range min(count, most) {
 		m, err := d.migDevice(symbol, index)
-		if gone(err) {
+		if nvml.Vanished(err) {
 			continue // none at this index, or it vanished between two queries
 		}
 		if err != nil {

@@ -82,7 +82,7 @@ func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
 	byID := map[int]T{}
 	for _, i := range all {
 		n, err := id(i)
-		if err != nil && !gone(err) {
+		if err != nil && !nvml.Vanished(err) {
 			return nil, err
 		}
 		if _, seen := byID[n]; err == nil && !seen {
@@ -94,11 +94,6 @@ func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
 		out = append(out, byID[n])
 	}
 	return out, nil
-}
-
-// gone reports that a queried instance does not exist any more.
-func gone(err error) bool {
-	return errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument)
 }
 
 // destroyable forwards queries of an instance until the instance was destroyed through it: NVML may crash on a

@@ -5,7 +5,6 @@ package inventory
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -93,7 +92,7 @@ func readPartitions(d nvml.Device, m *gpu.MIG) error {
 	}
 	for _, i := range instances {
 		info, err := i.Info()
-		if errors.Is(err, nvml.NotFound) {
+		if nvml.Vanished(err) {
 			continue // Destroyed meanwhile.
 		}
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -138,6 +139,29 @@ func TestScan_MIGQueryFails_SetsMIGFault(t *testing.T) {
 				t.Errorf("the neighbour: %+v", n)
 			}
 		})
+	}
+}
+
+// TestScan_InstanceDestroyedMeanwhile_ReadsOthers has an instance that vanishes between its listing and its query.
+func TestScan_InstanceDestroyedMeanwhile_ReadsOthers(t *testing.T) {
+	for _, code := range []nvml.Code{nvml.NotFound, nvml.InvalidArgument} {
+		machine := simtest.Machine(t, "hgx-h100")
+		partition(t, machine, 9, 4, false)
+		partition(t, machine, 19, 0, false)
+		calls := new(nvmltest.Calls)
+		queries := 0
+		calls.Answer(code, func(_ int, c nvmltest.Call) bool {
+			if c.Query != "nvmlGpuInstanceGetInfo" {
+				return false
+			}
+			queries++
+			return queries == 1
+		})
+		m := scan(t, bare(t, nvmlfake.WithHook(machine, calls.Do))).GPUs[0].MIG
+		calls.Clear()
+		if m.Fault != "" || len(m.Profiles) == 0 || len(m.Partitions) != 1 {
+			t.Errorf("code %d: %+v", code, m)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@
 package mig
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,11 +71,11 @@ func (g *openGPU) instances() ([]*instance, error) {
 	var out []*instance
 	for _, gi := range list {
 		i := &instance{GPUInstance: gi}
-		if i.info, err = gi.Info(); errors.Is(err, nvml.NotFound) {
-			continue // Destroyed meanwhile.
-		}
-		if err == nil {
+		if i.info, err = gi.Info(); err == nil {
 			i.computes, err = gi.ComputeInstances()
+		}
+		if nvml.Vanished(err) {
+			continue // Destroyed meanwhile.
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read a GPU instance: %w", err)

@@ -173,10 +173,13 @@ func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) (d
 		return false, err
 	}
 	err = x.remove(ctx, g, exact)
-	if errors.Is(err, nvml.NotFound) {
-		return false, nil
+	if !nvml.Vanished(err) {
+		return err == nil, err
 	}
-	return err == nil, err
+	if exact, _, again := g.at(p); again != nil || exact != nil && owned(exact, p) {
+		return false, errors.Join(err, again) // The list shows it still.
+	}
+	return false, nil
 }
 
 // owned reports whether an instance in a partition's place is that partition or its remains after a crash. Without a
@@ -191,8 +194,8 @@ func owned(i *instance, p plan.Partition) bool {
 	return i.hasDevice(p.UUID)
 }
 
-// remove destroys an instance and its compute instances. It retries while a process uses it. The error is NotFound if
-// it was destroyed meanwhile.
+// remove destroys an instance and its compute instances. It retries while a process uses it. The error is Vanished
+// if it was destroyed meanwhile.
 func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	return x.retryInUse(ctx, x.o.Timeout, func() error {
 		computes, err := i.ComputeInstances()
@@ -200,7 +203,7 @@ func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 			return fmt.Errorf("list the compute instances of %s: %w", i, err)
 		}
 		for _, ci := range computes {
-			if err := ci.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {
+			if err := ci.Destroy(); err != nil && !nvml.Vanished(err) {
 				return g.inUse(fmt.Errorf("destroy the compute instance of %s: %w", i, err), i.info.ID)
 			}
 		}
