@@ -81,7 +81,7 @@ func (p policy) eval(t *testing.T, expression string, in map[string]any) any {
 func (p policy) decide(t *testing.T, in map[string]any) (matched bool, denied string) {
 	t.Helper()
 	for _, c := range p.spec.MatchConditions {
-		if p.eval(t, c.Expression, in) != true {
+		if !isInstalled(c) && p.eval(t, c.Expression, in) != true { // TestWebhooks_NamespaceDeleted_DenyNothing evaluates it.
 			return false, ""
 		}
 	}

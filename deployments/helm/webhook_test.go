@@ -4,11 +4,13 @@
 package helm
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,6 +18,7 @@ import (
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
@@ -45,6 +48,7 @@ type request struct {
 	dryRun        bool
 	old, object   string
 	typed         bool // As a server converts it, unlike the client's text.
+	authorizer    authorizer.Authorizer
 }
 
 var resourceOf = map[string]string{
@@ -102,7 +106,7 @@ func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []st
 		fail := admissionv1.Fail
 		matcher := matchconditions.NewMatcher(compiler.CompileCondition(conditions, plugincel.OptionalVariableDeclarations{HasAuthorizer: true},
 			environment.StoredExpressions), &fail, "webhook", "validating", h.Name)
-		result := matcher.Match(t.Context(), versioned, nil, nil)
+		result := matcher.Match(t.Context(), versioned, nil, r.authorizer)
 		if result.Error != nil {
 			t.Errorf("%s: %v", h.Name, result.Error)
 		}
@@ -132,7 +136,7 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 	charts := func(kind string) string {
 		return `{cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '` + kind + `'"}}`
 	}
-	hooks := loadWebhooks(t)
+	hooks, there := loadWebhooks(t), installed(t)
 	for name, c := range map[string]struct {
 		kind, user  string
 		dryRun      bool
@@ -189,7 +193,7 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 				if typed && version == "v1beta1" && strings.Contains(c.object, "exactly") {
 					continue // Requests of that version are flat; no condition uses them.
 				}
-				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed}
+				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed, authorizer.AuthorizerFunc(there.Authorize)}
 				if got := strings.Join(r.asked(t, hooks), " "); got != c.want {
 					t.Errorf("%s (%s, typed %v): %q is asked, want %q", name, version, typed, got, c.want)
 				}
@@ -221,11 +225,77 @@ func TestWebhooks_ClassesOfTheChart_NotCalled(t *testing.T) {
 	}
 }
 
+// roles is an authorizer with the rights of a Role, or without: its namespace is deleted.
+type roles struct {
+	user, namespace, resource, name string
+	deleted                         bool
+}
+
+func (r roles) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if !r.deleted && a.GetUser().GetName() == r.user && a.GetVerb() == "get" && a.GetNamespace() == r.namespace &&
+		a.GetResource() == r.resource && a.GetName() == r.name {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// installed has the rights of the Role that a chart's values make in its namespace.
+func installed(t *testing.T, args ...string) roles {
+	t.Helper()
+	for doc := range strings.SplitSeq(render(t, chart, append([]string{"--show-only", "templates/rbac.yaml"}, args...)...), "\n---\n") {
+		var role rbacv1.Role
+		if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Kind != "Role" {
+			continue
+		}
+		for _, rule := range role.Rules {
+			if slices.Contains(rule.Resources, "serviceaccounts") {
+				name := rule.ResourceNames[0]
+				return roles{user: "system:serviceaccount:" + role.Namespace + ":" + name, namespace: role.Namespace, resource: "serviceaccounts", name: name}
+			}
+		}
+	}
+	t.Fatal("the chart has no Role for its ServiceAccount")
+	return roles{}
+}
+
+// TestWebhooks_NamespaceDeleted_DenyNothing also has the policies of tenants.
+func TestWebhooks_NamespaceDeleted_DenyNothing(t *testing.T) {
+	for name, args := range map[string][]string{
+		"default": nil, "renamed": {"--values", "testdata/values/renamed.yaml"}, "without a controller's ConfigMap": {"--set", "publish=null"},
+		"cert-manager": {"--values", "testdata/values/cert-manager.yaml"}, "own account": {"--set", "serviceAccount.create=false", "--set", "serviceAccount.name=mine"},
+	} {
+		hooks := loadWebhooks(t, args...)
+		there := installed(t, args...)
+		gone := there
+		gone.deleted = true
+		driver := strings.TrimPrefix(hooks[0].Name, "parameters.")
+		r := request{version: "v1", kind: "ResourceClaim", user: "anna", object: "{spec: {devices: {config: [{opaque: {driver: " + driver + "}}]}}}", authorizer: authorizer.AuthorizerFunc(there.Authorize)}
+		if got := strings.Join(r.asked(t, hooks), " "); got != "parameters" {
+			t.Errorf("%s: %q is asked", name, got)
+		}
+		r.authorizer = authorizer.AuthorizerFunc(gone.Authorize)
+		if got := r.asked(t, hooks); len(got) > 0 {
+			t.Errorf("%s: %q is asked without the namespace", name, got)
+		}
+	}
+	for name, p := range loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml") {
+		if !slices.ContainsFunc(p.spec.MatchConditions, isInstalled) {
+			t.Errorf("policy %s denies without the namespace", name)
+		}
+	}
+}
+
+func isInstalled(c admissionv1.MatchCondition) bool { return c.Name == "the-driver-is-installed" }
+
 // TestWebhooks_DriverRenamed_MatchItsName renders a release with other names of driver and controller.
 func TestWebhooks_DriverRenamed_MatchItsName(t *testing.T) {
 	hooks := loadWebhooks(t, "--values", "testdata/values/renamed.yaml")
 	for config, want := range map[string]string{"gpu.example.com": "parameters", "gpu.nvidia.com": "advice"} {
 		r := request{version: "v1", kind: "ResourceClaim", user: "anna", object: "{spec: {devices: {config: [{opaque: {driver: " + config + "}}]}}}"}
+		r.authorizer = authorizer.AuthorizerFunc(installed(t, "--values", "testdata/values/renamed.yaml").Authorize)
 		if got := strings.Join(r.asked(t, hooks), " "); got != want {
 			t.Errorf("%s: %q is asked, want %q", config, got, want)
 		}

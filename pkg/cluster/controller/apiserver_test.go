@@ -81,6 +81,7 @@ var kinds = map[string]schema.GroupVersionKind{
 	"secrets":                         {Version: "v1", Kind: "Secret"},
 	"validatingwebhookconfigurations": {Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
 	"services":                        {Version: "v1", Kind: "Service"},
+	"namespaces":                      {Version: "v1", Kind: "Namespace"},
 	"configmaps":                      {Version: "v1", Kind: "ConfigMap"},
 }
 

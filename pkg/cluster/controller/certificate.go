@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/cert"
@@ -52,6 +54,8 @@ type Certificate struct {
 	// pending is the Secret's certificate in DER, until it is served.
 	pending      []byte
 	pendingSince time.Time
+	// namespaceUID is empty until it is needed.
+	namespaceUID types.UID
 }
 
 // NewCertificate returns the certificate in the Secret, which Run keeps up to date. With a service, it also creates the
@@ -125,6 +129,9 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 		}
 		if err := c.announce(ctx, authorityOf(pair)); err != nil {
 			return checkInterval, err
+		}
+		if err := c.own(ctx); err != nil { // The webhook works without an owner.
+			klog.FromContext(ctx).Error(err, "The webhook's configuration stays when the namespace is deleted", "configuration", c.configName)
 		}
 	case len(data[corev1.TLSCertKey]) == 0, len(data[corev1.TLSPrivateKeyKey]) == 0:
 		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is still empty", "secret", klog.KObj(secret))
@@ -213,6 +220,37 @@ func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("write the certificate's authority into ValidatingWebhookConfiguration %s: %w", c.configName, err)
+	}
+	return nil
+}
+
+// own makes the namespace the owner of the webhook configuration: without the namespace nothing answers, and a configuration
+// that stays would deny for ever.
+func (c *Certificate) own(ctx context.Context) error {
+	object, _, _ := c.configs.GetStore().GetByKey(c.configName) // The cache has no errors.
+	config, ok := object.(*admissionv1.ValidatingWebhookConfiguration)
+	if !ok {
+		return nil
+	}
+	if c.namespaceUID == "" {
+		namespace, err := c.client.CoreV1().Namespaces().Get(ctx, c.namespace, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get the Namespace %s: %w", c.namespace, err)
+		}
+		c.namespaceUID = namespace.UID
+	}
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: c.namespace, UID: c.namespaceUID}
+	if slices.Contains(config.OwnerReferences, owner) {
+		return nil
+	}
+	config = config.DeepCopy()
+	// An earlier Namespace of this name does not exist any more.
+	config.OwnerReferences = append(slices.DeleteFunc(config.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == owner.Kind && o.Name == owner.Name
+	}), owner)
+	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write the owner of ValidatingWebhookConfiguration %s: %w", c.configName, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,6 +44,7 @@ func secret(name string, data map[string][]byte) *corev1.Secret {
 // webhookEnv returns an API server with the chart's Service and webhook configuration.
 func webhookEnv(t *testing.T) *env {
 	return newEnv(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", UID: "ns-uid"}},
 		&admissionv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "config"}, Webhooks: []admissionv1.ValidatingWebhook{{Name: "a"}, {Name: "b"}},
 		})
@@ -174,6 +176,42 @@ func TestCertificate_SecretMissing_MadeForService(t *testing.T) {
 				want("deleted with the Service", false)
 				pass(time.Minute)
 				want("a minute after the Service was deleted", false)
+			})
+		})
+	}
+}
+
+// TestCertificate_Configuration_OwnedByItsNamespace has a configuration that an earlier Namespace of the name owned, another
+// owner, and a Namespace that cannot be read.
+func TestCertificate_Configuration_OwnedByItsNamespace(t *testing.T) {
+	other := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "node-uid"}
+	old := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: "ns", UID: "old-uid"}
+	now := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: "ns", UID: "ns-uid"}
+	for name, c := range map[string]struct {
+		before, after []metav1.OwnerReference
+		unreadable    bool
+	}{
+		"new":                  {after: []metav1.OwnerReference{now}},
+		"of an old Namespace":  {before: []metav1.OwnerReference{old, other}, after: []metav1.OwnerReference{other, now}},
+		"Namespace unreadable": {unreadable: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := webhookEnv(t)
+				config := get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config")
+				config.OwnerReferences = c.before
+				e.put(config)
+				if c.unreadable {
+					e.remove("namespaces", "ns")
+				}
+				cert, stop := e.startCertificate("webhook")
+				defer stop()
+				pass(time.Minute)
+				e.checkTrusted("after a minute", cert)
+				got := get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config").OwnerReferences
+				if !slices.Equal(got, c.after) {
+					t.Errorf("owners %v, want %v", got, c.after)
+				}
 			})
 		})
 	}

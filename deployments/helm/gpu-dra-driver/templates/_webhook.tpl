@@ -41,4 +41,15 @@ device.driver == {{ squote .driver }} && device.attributes[{{ squote .driver }}]
     request.?dryRun.orValue(false)
 - name: not-only-metadata
   expression: request.operation != 'UPDATE' || object.spec != oldObject.spec
+{{ include "gpu-dra-driver.installed" . }}
+{{- end }}
+
+{{/* False once the driver's namespace is deleted: the Role that allows this is
+in it. Otherwise the webhook and the policies would deny for ever. */}}
+{{- define "gpu-dra-driver.installed" -}}
+- name: the-driver-is-installed
+  expression: >-
+    authorizer.serviceAccount('{{ include "gpu-dra-driver.namespace" . }}', '{{ include "gpu-dra-driver.serviceAccountName" . }}')
+    .group('').resource('serviceaccounts').namespace('{{ include "gpu-dra-driver.namespace" . }}')
+    .name('{{ include "gpu-dra-driver.serviceAccountName" . }}').check('get').allowed()
 {{- end }}
