@@ -152,16 +152,15 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
 		{"webhook.enabled=false", []string{
-			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook",
-			"get namespaces/gpu-dra-driver", "get services/gpu-dra-driver-webhook", "list secrets/gpu-dra-driver-webhook-cert",
+			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
+			"get services/gpu-dra-driver-webhook", "list secrets/gpu-dra-driver-webhook-cert",
 			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert",
 			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets/gpu-dra-driver-webhook-cert",
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
 		{"webhook.certManager.enabled=true", []string{
-			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook",
-			"get namespaces/gpu-dra-driver", "list validatingwebhookconfigurations/gpu-dra-driver-webhook",
-			"update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
+			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
+			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
 	} {

@@ -270,7 +270,7 @@ func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 		group, parts = schema.GroupVersion{Group: group.Version, Version: parts[0]}, parts[1:]
 	}
 	namespace := ""
-	if parts[0] == "namespaces" {
+	if parts[0] == "namespaces" && len(parts) > 2 {
 		namespace, parts = parts[1], parts[2:]
 	}
 	resource, name := parts[0], ""
