@@ -93,6 +93,10 @@ func newMachine(t *testing.T, s env.Env, supervisor string) *machine {
 	m.must(err)
 	t.Cleanup(stop)
 	m.mps = client
+	m.must(s.Eventually(t.Context(), "the supervisor answers", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := client.List(ctx, "")
+		return err == nil, fmt.Sprint(err)
+	}))
 	return m
 }
 
