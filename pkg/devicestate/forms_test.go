@@ -29,9 +29,9 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// newestForm is the directory of goldens that -update writes. Those of form 1 are by commit 2b07217, which is the oldest whose
-// records must be readable, and have a digest for the allocation. Goldens that are on the main branch do not change: the
-// next change of a form raises the number.
+// newestForm is the directory of goldens that -update writes. Those of form 1 are by the commit of test/skew, the oldest whose
+// records must be readable, and have only a digest of the allocation. Goldens that are on the main branch do not change:
+// the next change of a form raises the number.
 const newestForm = "2"
 
 // The parameters of the goldens' claims.

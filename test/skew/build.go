@@ -15,8 +15,8 @@ import (
 	"path/filepath"
 )
 
-// earlier is the commit or tag of the oldest release whose files must be readable, and which must read today's. The goldens of
-// its files are in the directories testdata/forms/1.
+// earlier is the commit or tag of the oldest release whose files today's must read, and which must read today's. It wrote the
+// goldens of form 1.
 const earlier = "2b072178ebf91eff68cd984657263e533cacc962"
 
 // programs are the built programs, with their build flags.

@@ -210,8 +210,8 @@ func TestAllocation_FieldsOfTheAPI_AreDecided(t *testing.T) {
 	}
 }
 
-// TestDigest_ForEarlierReleases_NeverChanges compares with the digest of commit 2b07217, which such a plugin compares with
-// its own after a downgrade. Another one would make it release the devices of a running pod.
+// TestDigest_ForEarlierReleases_NeverChanges compares with digests by the commit of test/skew. After a downgrade its plugin
+// compares them with its own, and would release the devices of a running pod if they differed.
 func TestDigest_ForEarlierReleases_NeverChanges(t *testing.T) {
 	for want, c := range map[string]*resourceapi.ResourceClaim{
 		"50d86e72055c0255494ecba50c032afd": allocated(),

@@ -88,6 +88,8 @@ func (q *Question) read(selectors []resourceapi.DeviceSelector) {
 
 // Group groups nodes, and loads the slices of the first of each group.
 func (q *Question) Group(nodes []*Node) []*Alike {
+	// First, because Quantity.String writes its result into the request policies of a Shape. The goroutines below share
+	// Shapes, and only read.
 	q.summarize(nodes)
 	all := make([]*Alike, len(nodes))
 	keys := make([]uint64, len(nodes))
