@@ -3,6 +3,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package skew runs an earlier release's plugin and today's in turn over the same files, as an upgrade and a downgrade do.
 package skew
 
 import (
@@ -241,7 +242,7 @@ func TestClaims_PluginUpAndDown_KeptAndReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := earlierPrograms(t.Context(), s.Tree)
+	before, err := s.EarlierPrograms(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,7 @@
-//go:build e2e
-
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package skew runs an earlier release's plugin and today's in turn over the same files, as an upgrade and a downgrade do.
-package skew
+package env
 
 import (
 	"context"
@@ -25,9 +22,9 @@ var programs = map[string][]string{
 	"mps-supervisor":     {"-ldflags", "-s -w"},
 }
 
-// earlierPrograms returns the directory with the programs of the earlier release. It builds them once, into the cache that the
-// one-machine Kubernetes uses too.
-func earlierPrograms(ctx context.Context, tree string) (string, error) {
+// EarlierPrograms returns the directory with the plugin and the supervisor of the earlier release. It builds them once, into
+// the cache that the one-machine Kubernetes uses too.
+func (e *Env) EarlierPrograms(ctx context.Context) (string, error) {
 	cache := os.Getenv("GPU_DRA_CACHE")
 	if cache == "" {
 		base, err := os.UserCacheDir()
@@ -52,22 +49,22 @@ func earlierPrograms(ctx context.Context, tree string) (string, error) {
 	if err := os.Mkdir(source, 0o755); err != nil {
 		return "", err
 	}
-	if err := run(ctx, tree, "git", "cat-file", "-e", earlier+"^{commit}"); err != nil {
+	if err := runIn(ctx, e.Tree, "git", "cat-file", "-e", earlier+"^{commit}"); err != nil {
 		// A clone without history.
-		if fetchErr := run(ctx, tree, "git", "fetch", "--depth=1", "origin", earlier); fetchErr != nil {
+		if fetchErr := runIn(ctx, e.Tree, "git", "fetch", "--depth=1", "origin", earlier); fetchErr != nil {
 			return "", fmt.Errorf("the clone lacks the earlier release, so clone it with its history: %w", errors.Join(err, fetchErr))
 		}
 	}
 	archive := filepath.Join(temporary, "source.tar")
-	if err := run(ctx, tree, "git", "archive", "--output", archive, earlier); err != nil {
+	if err := runIn(ctx, e.Tree, "git", "archive", "--output", archive, earlier); err != nil {
 		return "", err
 	}
-	if err := run(ctx, source, "tar", "-xf", archive); err != nil {
+	if err := runIn(ctx, source, "tar", "-xf", archive); err != nil {
 		return "", err
 	}
 	for name, flags := range programs {
 		args := append([]string{"build", "-trimpath", "-o", filepath.Join(built, name)}, flags...)
-		if err := run(ctx, source, "go", append(args, "./cmd/"+name)...); err != nil {
+		if err := runIn(ctx, source, "go", append(args, "./cmd/"+name)...); err != nil {
 			return "", err
 		}
 	}
@@ -80,7 +77,7 @@ func earlierPrograms(ctx context.Context, tree string) (string, error) {
 	return dir, nil
 }
 
-func run(ctx context.Context, dir, name string, args ...string) error {
+func runIn(ctx context.Context, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
