@@ -26,7 +26,7 @@ const (
 // planFields has an entry for each field of plan.Plan and the structs in it.
 var planFields = map[string]string{
 	"Claim.Namespace": kept, "Claim.Name": kept, "Claim.UID": kept,
-	"Allocation": replanned, "Refused": kept, "Steps": kept,
+	"Allocation.Results": replanned, "Allocation.Configs": replanned, "Digest": kept, "Refused": kept, "Steps": kept,
 	"Metadata.Files": kept, "Metadata.PodClaim": kept,
 
 	"Devices.Request": kept, "Devices.Pool": kept, "Devices.Name": kept, "Devices.ShareID": kept, "Devices.Kind": kept,
@@ -76,6 +76,10 @@ func change(t *testing.T, path string, f reflect.Value) {
 		f.SetUint(f.Uint() + 1)
 	case f.Kind() == reflect.Bool:
 		f.SetBool(!f.Bool())
+	case path == "Allocation.Results":
+		f.Set(reflect.ValueOf([]plan.Result{{Request: "other"}}))
+	case path == "Allocation.Configs":
+		f.Set(reflect.ValueOf([]plan.Config{{Source: "FromClaim", Parameters: []byte(`{}`)}}))
 	case f.Kind() == reflect.Pointer:
 		f.Set(reflect.New(f.Type().Elem()))
 	default:

@@ -119,8 +119,13 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request, charged.String(), sharing.MinMemory>>20),
 			"ask for more in "+m.source+", then "+m.renew)
 	}
-	if compute, ok := result.ConsumedCapacity[computeCapacity]; ok {
+	compute := result.ConsumedCapacity[computeCapacity]
+	if percent := compute.CmpInt64(0) >= 0 && compute.CmpInt64(100) <= 0; percent {
 		s.Compute = int(compute.Value())
+	} else if p.Refused == nil {
+		p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
+			fmt.Errorf("request %q: capacity.requests.compute: %s is not a percentage", d.Request, compute.String()),
+			"ask for 0 to 100 in "+m.source+", then "+m.renew)
 	}
 	s.UsableBytes = usable(s.MemoryBytes, total, reserved)
 	return s

@@ -227,6 +227,50 @@ func TestMake_AnyMemoryConsumed_LimitedOrRefused(t *testing.T) {
 	}
 }
 
+// TestMake_AnyComputeConsumed_LimitedOrRefused does the same with compute. A negative amount would leave more than all SMs for
+// other claims.
+func TestMake_AnyComputeConsumed_LimitedOrRefused(t *testing.T) {
+	limited, refused := 0, 0
+	for _, suffix := range []string{"", "n", "m", "k", "Ki", "Gi", "Ei", "e30"} {
+		for _, n := range []string{"0", "1", "-1", "99", "100", "101", "-100", "99999999999999999999", "-99999999999999999999"} {
+			p, err := Make(claim(configs(config(fromClaim, byMPS)), taken(first, "10Gi", n+suffix)), shared)
+			if err != nil {
+				t.Fatalf("%s%s: %v", n, suffix, err)
+			}
+			charged := resource.MustParse(n + suffix)
+			d, percent := p.Devices[0], charged.CmpInt64(0) >= 0 && charged.CmpInt64(100) <= 0
+			switch {
+			case p.Refused != nil:
+				refused++
+				if percent || claimerror.KindOf(p.Refused) != claimerror.Permanent {
+					t.Errorf("%s%s: %v", n, suffix, p.Refused)
+				}
+			case !percent:
+				t.Errorf("%s%s are %d %% of the SMs", n, suffix, d.Share.Compute)
+			default:
+				limited++
+				if charged.CmpInt64(int64(d.Share.Compute)) > 0 || d.Sharing.ActiveThreadPercentage != d.Share.Compute {
+					t.Errorf("%s%s: %d are reserved, and the limit is %d", n, suffix, d.Share.Compute, d.Sharing.ActiveThreadPercentage)
+				}
+			}
+		}
+	}
+	if limited < 5 || refused < 20 {
+		t.Errorf("%d were limited and %d refused, which proves little", limited, refused)
+	}
+}
+
+// TestMake_ShareWithoutAmounts_Refused plays a scheduler that gives a share and charges nothing for it.
+func TestMake_ShareWithoutAmounts_Refused(t *testing.T) {
+	for _, device := range []string{first, part} {
+		r := taken(device, "10Gi")
+		r.ConsumedCapacity = nil
+		if p, err := Make(claim(nil, r), shared); err != nil || !p.Devices[0].Partial() || claimerror.KindOf(p.Refused) != claimerror.Permanent {
+			t.Errorf("%s: %+v, %v", device, p, err)
+		}
+	}
+}
+
 // TestMake_LimitByPosition_CountsDevicesOfTheConfig has the limit of device 0 in the configuration of the second request.
 func TestMake_LimitByPosition_CountsDevicesOfTheConfig(t *testing.T) {
 	limited := head + `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"5Gi"}}}}`
