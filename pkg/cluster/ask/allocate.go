@@ -55,7 +55,7 @@ func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.Na
 		published[i] = s.ResourceSlice
 	}
 	ctx = klog.NewContext(ctx, klog.Logger{})
-	allocator, err := structured.NewAllocator(ctx, Features, n.state(released), lister{a.Classes}, published, a.compiled)
+	allocator, err := structured.NewAllocator(ctx, Features(a.Server), n.state(released), lister{a.Classes}, published, a.compiled)
 	if err != nil {
 		return Fatal, err.Error()
 	}

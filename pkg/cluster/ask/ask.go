@@ -17,19 +17,26 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
-// Features are the allocator's features that this driver's devices need, and other drivers' devices in the same claim. A
-// server without a feature drops its fields.
-var Features = structured.Features{
-	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+// Features returns the features of the allocator that the scheduler of a cluster has, by the version of its API server. A
+// feature with fields of its own is on, because a server without it drops the fields. test/allocators compares the
+// features with those of each version's scheduler.
+func Features(server schedulerfault.Version) structured.Features {
+	return structured.Features{
+		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+		FractionalCapacityRange: server == schedulerfault.Version{} || server.Minor >= 37,
+	}
 }
 
 // Asker asks with the classes of a cluster. It is safe for concurrent use.
 type Asker struct {
 	*Evaluator
 	Classes resourcelisters.DeviceClassLister
+	// Server is the version of the API server. The zero Version means that it is unknown; then the newest one counts.
+	Server schedulerfault.Version
 }
 
 // Class returns a DeviceClass, or nil.

@@ -181,6 +181,6 @@ func Matches(node *corev1.Node, name *string, all *bool, selector *corev1.NodeSe
 	if name != nil && *name != "" {
 		return *name == node.Name // The common case.
 	}
-	ok, err := structured.NodeMatches(Features, node, ptr.Deref(name, ""), ptr.Deref(all, false), selector)
+	ok, err := structured.NodeMatches(structured.Features{}, node, ptr.Deref(name, ""), ptr.Deref(all, false), selector)
 	return err == nil && ok
 }

@@ -5,18 +5,22 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/discovery"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 )
 
 // settle is the time for which changes are collected before a new view is built.
@@ -29,6 +33,8 @@ type viewKeeper struct {
 	// onDemand is passed to each admission.ClusterView.
 	onDemand bool
 
+	// server is the version of the API server, once it is known.
+	server  atomic.Pointer[schedulerfault.Version]
 	dirty   chan struct{}
 	current atomic.Pointer[admission.ClusterView]
 }
@@ -43,12 +49,38 @@ func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, onDemand 
 	return k
 }
 
+// versionInterval and versionRetry are the times between two reads of the API server's version.
+const versionInterval, versionRetry = 10 * time.Minute, time.Minute
+
+// readVersion reads the API server's version, by which reviews ask its scheduler's allocator.
+func (k *viewKeeper) readVersion(ctx context.Context, server discovery.ServerVersionInterfaceWithContext) (again time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, versionRetry)
+	defer cancel()
+	info, err := server.ServerVersionWithContext(ctx)
+	var version schedulerfault.Version
+	if err == nil {
+		version, err = schedulerfault.Parse(info.GitVersion)
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot read the API server's version; reviews ask the newest allocator", "err", err)
+		return versionRetry
+	}
+	if was := k.server.Swap(&version); was == nil || *was != version {
+		trigger(k.dirty)
+	}
+	return versionInterval
+}
+
 // build builds a view of the current shapes. While they are unchanged, it keeps the current view and its caches,
 // because the view reads the classes by itself.
 func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.nodes.shapes()
-	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
-		next := admission.NewClusterView(k.driver, k.asker, pools)
+	asker := k.asker
+	if version := k.server.Load(); version != nil {
+		asker.Server = *version
+	}
+	if v := k.current.Load(); v == nil || v.Server != asker.Server || !slices.EqualFunc(v.Pools(), pools, alike) {
+		next := admission.NewClusterView(k.driver, asker, pools)
 		next.OnDemand = k.onDemand
 		k.current.Store(next)
 	}

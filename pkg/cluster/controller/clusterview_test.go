@@ -5,11 +5,16 @@ package controller
 
 import (
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -82,5 +87,34 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	}
 	if !change("c", "l40s-4") || len(was.Pools()) != 2 {
 		t.Errorf("a node of another model makes none: %d pools", len(was.Pools()))
+	}
+}
+
+// TestController_ServerUpgraded_ReviewsAskItsAllocator reads the version of the API server before and after its upgrade.
+func TestController_ServerUpgraded_ReviewsAskItsAllocator(t *testing.T) {
+	client := fake.NewClientset()
+	discovered := client.Discovery().(*fakediscovery.FakeDiscovery)
+	server := discovery.ToServerVersionInterfaceWithContext(discovered)
+	k := newViewKeeper("gpu.nvidia.com", &nodes{slices: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), false)
+	if !ask.Features(k.current.Load().Server).FractionalCapacityRange {
+		t.Error("an unknown version has fewer features than the newest")
+	}
+	for _, c := range []struct {
+		version    string
+		fractional bool
+		again      time.Duration
+	}{{"v1.36.4", false, versionInterval}, {"v1.36.4", false, versionInterval}, {"v1.37.1", true, versionInterval}, {"?", true, versionRetry}} {
+		discovered.FakedServerVersion = &version.Info{GitVersion: c.version}
+		if again := k.readVersion(t.Context(), server); again != c.again {
+			t.Errorf("%s: again in %v, want %v", c.version, again, c.again)
+		}
+		select {
+		case <-k.dirty:
+			k.build()
+		default:
+		}
+		if got := ask.Features(k.current.Load().Server).FractionalCapacityRange; got != c.fractional {
+			t.Errorf("%s: %v", c.version, got)
+		}
 	}
 }

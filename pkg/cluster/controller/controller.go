@@ -21,6 +21,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -131,6 +132,10 @@ func (c *Controller) Observe(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	wg.Go(func() {
+		server := discovery.ToServerVersionInterfaceWithContext(c.client.Discovery())
+		repeat(ctx, nil, 0, func() time.Duration { return c.view.readVersion(ctx, server) })
+	})
 	if start(ctx, &wg, c.slices, c.classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		repeat(ctx, c.view.dirty, settle, func() time.Duration {

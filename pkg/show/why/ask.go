@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 )
 
 // asker answers one question.
@@ -48,6 +49,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 			_ = indexer.Add(class) // The key function fails only for objects without metadata.
 		}
 	}
+	a.Server, _ = schedulerfault.Parse(c.ServerVersion) // Without a version, judged says so.
 	answer := Answer{Subject: s.String()}
 	w := c.claims(s)
 	answer.Notes = w.notes
