@@ -4,9 +4,12 @@
 package helm
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
 	"sigs.k8s.io/yaml"
 )
 
@@ -28,33 +31,34 @@ func TestPolicies_Pods_DeniedOrAllowed(t *testing.T) {
 		matched                           bool
 		denied                            string
 	}{
-		"no GPUs":                    {"{}", "[]", "[{}, {resources: {}}, {resources: {limits: {cpu: '1'}}}]", false, ""},
-		"as it should be":            {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}]", true, ""},
-		"it tolerates everything":    {queue, "[{operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
-		"a partition":                {queue, tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '7'}}}]", true, ""},
-		"no toleration":              {queue, "[]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "add to its tolerations {key: nvidia.com/gpu, operator: Exists}"},
-		"another toleration":         {queue, "[{key: other, operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
-		"no queue":                   {"{}", tolerates, "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "give it the label kueue.x-k8s.io/queue-name"},
-		"a partition without queue":  {"{labels: {a: b}}", tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '1'}}}]", true, "names no queue"},
-		"a toleration of a value":    {queue, "[{key: nvidia.com/gpu, operator: Equal, value: a}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
-		"the taint's usual value":    {queue, "[{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
-		"a toleration of evictions":  {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoExecute}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
-		"a toleration of the taint":  {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
-		"by the class":               {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '5'}}}]", true, "asks for 5 GPUs"},
-		"by the model's class":       {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvidia-l40s.gpu.nvidia.com: '5', cpu: 100m}}}]", true, "asks for 5 GPUs"},
-		"in two ways":                {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '3', nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs"},
-		"groups by the class":        {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink.gpu.nvidia.com: '1'}}}]", true, "GPUs, and 4 are allowed"},
-		"a group of four":            {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-4.gpu.nvidia.com: '1'}}}]", true, ""},
-		"groups of four":             {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-4.gpu.nvidia.com: '2'}}}]", true, "asks for 8 GPUs"},
-		"a model named like a group": {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-8x.gpu.nvidia.com: '1'}}}]", true, ""},
-		"the class, without queue":   {"{}", tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '1'}}}]", true, "names no queue"},
-		"partitions by the class":    {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com: '7'}}}]", true, ""},
-		"partitions, without queue":  {"{}", tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/mig.nvidia.com: '7'}}}]", true, "names no queue"},
-		"another driver's class":     {"{}", "[]", "[{resources: {limits: {deviceclass.resource.kubernetes.io/nic.example.com: '7'}}}]", false, ""},
-		"an init container":          {queue, tolerates, "[{}], initContainers: [{resources: {limits: {nvidia.com/gpu: '5'}}}]", true, "asks for 5 GPUs"},
-		"init containers in turn":    {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}], initContainers: [{resources: {limits: {nvidia.com/gpu: '4'}}}, {resources: {limits: {nvidia.com/gpu: '3'}}}]", true, ""},
-		"a sidecar":                  {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}], initContainers: [{restartPolicy: Always, resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs"},
-		"too many":                   {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}, {resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs, and 4 are allowed"},
+		"no GPUs":                        {"{}", "[]", "[{}, {resources: {}}, {resources: {limits: {cpu: '1'}}}]", false, ""},
+		"as it should be":                {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}]", true, ""},
+		"it tolerates everything":        {queue, "[{operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
+		"a partition":                    {queue, tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '7'}}}]", true, ""},
+		"no toleration":                  {queue, "[]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "add to its tolerations {key: nvidia.com/gpu, operator: Exists}"},
+		"another toleration":             {queue, "[{key: other, operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
+		"no queue":                       {"{}", tolerates, "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "give it the label kueue.x-k8s.io/queue-name"},
+		"a partition without queue":      {"{labels: {a: b}}", tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '1'}}}]", true, "names no queue"},
+		"a toleration of a value":        {queue, "[{key: nvidia.com/gpu, operator: Equal, value: a}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
+		"the taint's usual value":        {queue, "[{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
+		"a toleration of evictions":      {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoExecute}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
+		"a toleration of the taint":      {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
+		"by the class":                   {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '5'}}}]", true, "asks for 5 GPUs"},
+		"by the model's class":           {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvidia-l40s.gpu.nvidia.com: '5', cpu: 100m}}}]", true, "asks for 5 GPUs"},
+		"in two ways":                    {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '3', nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs"},
+		"groups by the class":            {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink.gpu.nvidia.com: '1'}}}]", true, "GPUs, and 4 are allowed"},
+		"a group of four":                {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-4.gpu.nvidia.com: '1'}}}]", true, ""},
+		"groups of four":                 {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-4.gpu.nvidia.com: '2'}}}]", true, "asks for 8 GPUs"},
+		"a model named like a partition": {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/mig-x.gpu.nvidia.com: '5'}}}]", true, "asks for 5 GPUs"},
+		"a model named like a group":     {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/nvlink-8x.gpu.nvidia.com: '1'}}}]", true, ""},
+		"the class, without queue":       {"{}", tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '1'}}}]", true, "names no queue"},
+		"partitions by the class":        {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com: '7'}}}]", true, ""},
+		"partitions, without queue":      {"{}", tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/mig.nvidia.com: '7'}}}]", true, "names no queue"},
+		"another driver's class":         {"{}", "[]", "[{resources: {limits: {deviceclass.resource.kubernetes.io/nic.example.com: '7'}}}]", false, ""},
+		"an init container":              {queue, tolerates, "[{}], initContainers: [{resources: {limits: {nvidia.com/gpu: '5'}}}]", true, "asks for 5 GPUs"},
+		"init containers in turn":        {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}], initContainers: [{resources: {limits: {nvidia.com/gpu: '4'}}}, {resources: {limits: {nvidia.com/gpu: '3'}}}]", true, ""},
+		"a sidecar":                      {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}], initContainers: [{restartPolicy: Always, resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs"},
+		"too many":                       {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}, {resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs, and 4 are allowed"},
 	} {
 		in := map[string]any{"object": object(t, "{metadata: "+c.metadata+", spec: {tolerations: "+c.tolerations+", containers: "+c.containers+"}}")}
 		matched, denied := p.decide(t, in)
@@ -75,31 +79,35 @@ func TestPolicies_Claims_DeniedOrAllowed(t *testing.T) {
 		requests, labels string
 		denied           string
 	}{
-		"nothing":                      {"[]", "{}", ""},
-		"a GPU":                        {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
-		"four":                         {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
-		"five":                         {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
-		"all there are":                {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, allocationMode: All}}]", "{}", "more than 4 GPUs"},
-		"five or one":                  {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com, count: 5}, {name: y, deviceClassName: gpu.nvidia.com}]}]", "{}", "more than 4 GPUs"},
-		"five of a model":              {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 5}}]", "{}", "more than 4 GPUs"},
-		"four of a model":              {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 4}}]", "{}", ""},
-		"five of two models":           {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: tesla-t4.gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
-		"all monitors":                 {"[{name: a, exactly: {deviceClassName: monitor.gpu.nvidia.com, allocationMode: All}}]", "{}", ""},
-		"all partitions of a profile":  {"[{name: a, exactly: {deviceClassName: mig-1g.10gb.nvidia.com, allocationMode: All}}]", "{}", ""},
-		"seven partitions":             {"[{name: a, exactly: {deviceClassName: mig.nvidia.com, count: 7}}]", "{}", ""},
-		"another driver's":             {"[{name: a, exactly: {deviceClassName: gpu.example.com, count: 9, capacity: {requests: {memory: 1Gi}}}}]", "{}", ""},
-		"a group of four":              {group(gpuCount + " == 4"), "{}", ""},
-		"a group of eight":             {group(gpuCount + "==8"), "{}", "more than 4 GPUs"},
-		"a group of four or eight":     {group(gpuCount + " == 4 || " + gpuCount + " == 8"), "{}", "more than 4 GPUs"},
-		"a group of any size":          {group(gpuCount + " > 1"), "{}", "without saying of how many"},
-		"a group without selector":     {"[{name: a, exactly: {deviceClassName: nvlink.gpu.nvidia.com}}]", "{}", "without saying of how many"},
-		"the class of four":            {"[{name: a, exactly: {deviceClassName: nvlink-4.gpu.nvidia.com}}]", "{}", ""},
-		"the class of four, twice":     {"[{name: a, exactly: {deviceClassName: nvlink-4.gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
-		"the class of eight":           {"[{name: a, firstAvailable: [{name: x, deviceClassName: nvlink-8.gpu.nvidia.com}]}]", "{}", "more than 4 GPUs"},
-		"a fraction":                   {fraction, "{}", "namespaces with the label gpu-dra-driver/fractions"},
-		"a fraction where it may be":   {fraction, "{gpu-dra-driver/fractions: 'true'}", ""},
-		"a fraction where it may not":  {fraction, "{gpu-dra-driver/fractions: 'no'}", "ask for a whole GPU or a MIG partition"},
-		"a fraction as an alternative": {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com}, {name: y, deviceClassName: mig-3g.40gb.nvidia.com, capacity: {requests: {memory: 1Gi}}}]}]", "{}", "fraction"},
+		"nothing":                        {"[]", "{}", ""},
+		"a GPU":                          {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
+		"four":                           {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
+		"five":                           {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
+		"all there are":                  {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, allocationMode: All}}]", "{}", "more than 4 GPUs"},
+		"five or one":                    {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com, count: 5}, {name: y, deviceClassName: gpu.nvidia.com}]}]", "{}", "more than 4 GPUs"},
+		"five of a model":                {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 5}}]", "{}", "more than 4 GPUs"},
+		"four of a model":                {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 4}}]", "{}", ""},
+		"five of two models":             {"[{name: a, exactly: {deviceClassName: nvidia-l40s.gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: tesla-t4.gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
+		"all monitors":                   {"[{name: a, exactly: {deviceClassName: monitor.gpu.nvidia.com, allocationMode: All}}]", "{}", ""},
+		"all partitions of a profile":    {"[{name: a, exactly: {deviceClassName: mig-1g.10gb.nvidia.com, allocationMode: All}}]", "{}", ""},
+		"seven partitions":               {"[{name: a, exactly: {deviceClassName: mig.nvidia.com, count: 7}}]", "{}", ""},
+		"another driver's":               {"[{name: a, exactly: {deviceClassName: gpu.example.com, count: 9, capacity: {requests: {memory: 1Gi}}}}]", "{}", ""},
+		"a group of four":                {group(gpuCount + " == 4"), "{}", ""},
+		"a group of eight":               {group(gpuCount + "==8"), "{}", "more than 4 GPUs"},
+		"a group of four or eight":       {group(gpuCount + " == 4 || " + gpuCount + " == 8"), "{}", "more than 4 GPUs"},
+		"a group of two and more":        {group(gpuCount + " == 2 || " + gpuCount + " > 4"), "{}", "more than 4 GPUs"},
+		"a group of four of a model":     {group("device.driver == 'gpu.nvidia.com' && has(device.attributes['gpu.nvidia.com'].productName) && device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H100 80GB HBM3' && " + gpuCount + " == 4"), "{}", ""},
+		"a group of eight of a model":    {group(gpuCount + " == 8 && device.attributes['gpu.nvidia.com'].productName != 'gpuCount 2'"), "{}", "more than 4 GPUs"},
+		"a model named like a partition": {"[{name: a, exactly: {deviceClassName: mig-x.gpu.nvidia.com, count: 5}}]", "{}", "more than 4 GPUs"},
+		"a group of any size":            {group(gpuCount + " > 1"), "{}", "without saying of how many"},
+		"a group without selector":       {"[{name: a, exactly: {deviceClassName: nvlink.gpu.nvidia.com}}]", "{}", "without saying of how many"},
+		"the class of four":              {"[{name: a, exactly: {deviceClassName: nvlink-4.gpu.nvidia.com}}]", "{}", ""},
+		"the class of four, twice":       {"[{name: a, exactly: {deviceClassName: nvlink-4.gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
+		"the class of eight":             {"[{name: a, firstAvailable: [{name: x, deviceClassName: nvlink-8.gpu.nvidia.com}]}]", "{}", "more than 4 GPUs"},
+		"a fraction":                     {fraction, "{}", "namespaces with the label gpu-dra-driver/fractions"},
+		"a fraction where it may be":     {fraction, "{gpu-dra-driver/fractions: 'true'}", ""},
+		"a fraction where it may not":    {fraction, "{gpu-dra-driver/fractions: 'no'}", "ask for a whole GPU or a MIG partition"},
+		"a fraction as an alternative":   {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com}, {name: y, deviceClassName: mig-3g.40gb.nvidia.com, capacity: {requests: {memory: 1Gi}}}]}]", "{}", "fraction"},
 	} {
 		for kind, wrap := range map[string]string{"claim": "{spec: {devices: {requests: %}}}", "template": "{spec: {spec: {devices: {requests: %}}}}"} {
 			_, denied := p.decide(t, map[string]any{
@@ -112,5 +120,76 @@ func TestPolicies_Claims_DeniedOrAllowed(t *testing.T) {
 	}
 	if _, denied := p.decide(t, map[string]any{"object": object(t, "{spec: {}}"), "namespaceObject": object(t, "{metadata: {}}")}); denied != "" {
 		t.Errorf("a claim without devices: %q", denied)
+	}
+}
+
+// TestPolicies_GroupsBySelector_NoneLargerThanAllowed generates selectors from parts that name sizes of groups. A selector
+// that matches a group of more than four GPUs is denied, whatever sizes it names.
+func TestPolicies_GroupsBySelector_NoneLargerThanAllowed(t *testing.T) {
+	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-claims"]
+	const attributes = `device.attributes["gpu.nvidia.com"]`
+	const size = attributes + ".gpuCount"
+	atoms := []string{
+		size + " == 2", size + "==4", size + " == 8", "2 == " + size, size + " > 4", size + " >= 2", size + " != 2", size + " <= 4", size + " in [2, 8]", size + " == 1 + 7",
+		attributes + `["gpuCount"] == 8`, `device.attributes["gpu.nvidia.com"]["gpu" + "Count"] == 8`, `has(` + size + `)`, "true", "false", `device.driver == "gpu.nvidia.com"`,
+		attributes + `.productName == "x"`, attributes + `.productName != "gpuCount == 2"`, attributes + `.productName != "' && gpuCount == 2 && '"`,
+		`"` + strings.ReplaceAll(size, `"`, `'`) + ` == 2" != ""`, `[2, 4, 8].exists(gpuCount, gpuCount == 2)`, `[8].exists(n, ` + size + ` == n)`,
+		`cel.bind(gpuCount, 2, gpuCount == 2)`, `device.driver != """ && ` + strings.ReplaceAll(size, `"`, `'`) + ` == 2 && """`, `device.driver != 'a\' && ` + size + ` == 2 && \''`,
+		size + " == 0x8", size + " == 8u || true", attributes + `.type == "nvlink-group"`, "// " + size + " == 2 &&\ntrue", "true // && " + size + " == 2",
+		"device.attributes[\"other.example.com\"].?gpuCount.orValue(2) == 2", `dyn({"gpuCount": 2}).gpuCount == 2`,
+	}
+	forms := []string{"%s", "(%s)", "!(%s)", "%s && %s", "%s || %s", "(%s) && (%s)", "(%s) ? (%s) : true", "!(%s) && %s", "%s || %s && " + size + " == 2", size + " == 2 && %s || %s", "%s\n&&\t%s"}
+	compiled := dracel.NewCache(5000, dracel.Features{})
+	matches := func(expression string, gpus int64) bool {
+		c := compiled.GetOrCompile(expression)
+		if c.Error != nil {
+			return false // The API server refuses it.
+		}
+		ok, _, err := c.DeviceMatches(t.Context(), dracel.Device{Driver: "gpu.nvidia.com", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"type": {StringValue: new("nvlink-group")}, "productName": {StringValue: new("NVIDIA H100 80GB HBM3")}, "gpuCount": {IntValue: &gpus},
+		}})
+		return ok && err == nil
+	}
+	allowed, larger := 0, 0
+	check := func(expressions ...string) {
+		selectors := []any{}
+		large := true
+		for _, e := range expressions {
+			selectors = append(selectors, map[string]any{"cel": map[string]any{"expression": e}})
+			large = large && (matches(e, 8) || matches(e, 16))
+		}
+		_, denied := p.decide(t, map[string]any{
+			"object": map[string]any{"spec": map[string]any{"devices": map[string]any{"requests": []any{map[string]any{
+				"name": "r", "exactly": map[string]any{"deviceClassName": "nvlink.gpu.nvidia.com", "selectors": selectors}}}}}},
+			"namespaceObject": map[string]any{"metadata": map[string]any{}},
+		})
+		if large {
+			larger++
+		}
+		if denied == "" {
+			allowed++
+			if large {
+				t.Errorf("%q is allowed, and matches a group of eight or sixteen", expressions)
+			}
+		}
+	}
+	for _, form := range forms {
+		for _, a := range atoms {
+			if strings.Count(form, "%s") == 1 {
+				check(fmt.Sprintf(form, a))
+				continue
+			}
+			for _, b := range atoms {
+				check(fmt.Sprintf(form, a, b))
+			}
+		}
+	}
+	for _, a := range atoms {
+		for _, b := range atoms {
+			check(a, b)
+		}
+	}
+	if allowed < 20 || larger < 100 {
+		t.Errorf("%d selectors are allowed, %d match large groups", allowed, larger)
 	}
 }

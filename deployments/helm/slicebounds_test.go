@@ -24,6 +24,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -284,7 +285,7 @@ func TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn(t *testing.T) {
 			AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 		}
-		a, err := structured.NewAllocator(t.Context(), ask.Features, state, lister(classes), in, compiled)
+		a, err := structured.NewAllocator(t.Context(), ask.Features(schedulerfault.Version{}), state, lister(classes), in, compiled)
 		if err != nil {
 			t.Fatal(err)
 		}
