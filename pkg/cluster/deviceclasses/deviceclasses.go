@@ -53,8 +53,8 @@ type Class struct {
 }
 
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
-// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two kinds of
-// as many nodes have one class name, its class stays.
+// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two models of
+// as many nodes have one class name, its class stays, and the other model's class has a hash in its name.
 func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
 	type choice struct {
 		what, name       string
@@ -66,7 +66,7 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 		switch {
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
 			choices[choice{"model", o.modelName(k.Product), k.Type, "productName", k.Product}] += nodes
-		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
+		case k.Type == gpu.KindMIG && gpu.ValidProfile(k.Profile) && o.Profiles:
 			choices[choice{"MIG profile", o.profileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
 		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
 			size := strconv.Itoa(k.GPUs)
@@ -91,6 +91,10 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 	for _, c := range slices.SortedFunc(maps.Keys(choices), func(a, b choice) int {
 		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(exists[b], exists[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
 	}) {
+		nodes := choices[c]
+		if _, taken := made[c.name]; taken && c.kind == gpu.KindGPU {
+			c.name = o.distinctName(c.value)
+		}
 		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
 			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what, c.value, c.name, problem[0]))
 			continue
@@ -104,22 +108,52 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
 			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(c.value))
 		}
-		classes = append(classes, Class{class, choices[c]})
+		classes = append(classes, Class{class, nodes})
 	}
 	return classes, problems
 }
 
+// reserved matches the beginnings of names of other classes than those of models.
+var reserved = regexp.MustCompile(`^(mig|nvlink|monitor)(-|$)`)
+
+// hashed is the length of a hyphen and the hash in a model's name.
+const hashed = 7
+
 // modelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
 // because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
 func (o Options) modelName(product string) string {
-	const hashed = 7 // A hyphen and the hash.
-	model := strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
-	room := validation.DNS1123LabelMaxLength - len(o.ModelPrefix) - len("."+o.Driver)
+	prefix, model, room := o.model(product)
 	if len(model) > room && room > hashed {
-		hash := sha256.Sum256([]byte(model))
-		model = fmt.Sprintf("%s-%x", strings.TrimRight(model[:room-hashed], "-"), hash[:hashed/2])
+		model = withHash(model, model, room)
 	}
-	return o.ModelPrefix + model + "." + o.Driver
+	return prefix + model + "." + o.Driver
+}
+
+// distinctName is the name of a model's class if another class has the name by modelName: other characters or another case
+// of the same model, or the same hash. Its hash is of all characters, and quoted, so that it is no
+// hash of a long model.
+func (o Options) distinctName(product string) string {
+	prefix, model, room := o.model(product)
+	if room <= hashed {
+		room = len(model) + hashed
+	}
+	return prefix + withHash(model, strconv.Quote(product), room) + "." + o.Driver
+}
+
+// model returns the parts of the name of a model's class, and the room for the second one. Names of other classes are not
+// for models.
+func (o Options) model(product string) (prefix, model string, room int) {
+	prefix, model = o.ModelPrefix, strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
+	if reserved.MatchString(prefix + model) {
+		prefix = "model-" + prefix
+	}
+	return prefix, model, validation.DNS1123LabelMaxLength - len(prefix) - len("."+o.Driver)
+}
+
+// withHash ends a model's name with a hash of a text. It fits into the room.
+func withHash(model, of string, room int) string {
+	hash := sha256.Sum256([]byte(of))
+	return fmt.Sprintf("%s-%x", strings.TrimRight(model[:min(len(model), room-hashed)], "-"), hash[:hashed/2])
 }
 
 // profileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.

@@ -4,6 +4,7 @@
 package deviceclasses
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -80,7 +81,7 @@ func TestModelName_Long_ShortenedToDistinctNames(t *testing.T) {
 
 func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 	classes, problems := Build(map[pool.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
-	if len(classes) != 2 || len(problems) != 2 {
+	if len(classes) != 3 || len(problems) != 1 {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
 	}
 	if classes, _ := Build(map[pool.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
@@ -97,7 +98,7 @@ func TestBuild_OneNameForTwoModels_ClassStays(t *testing.T) {
 			publishers[whole(m)] = 1
 		}
 		classes, problems := Build(publishers, existing, options)
-		if len(classes) != 1 || len(problems) != len(models)-1 || !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA-A100"`) {
+		if len(classes) != len(models) || len(problems) > 0 || classes[0].Name != "nvidia-a100.gpu.nvidia.com" || !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA-A100"`) {
 			t.Errorf("%q: %v, problems %v", models, classes[0].Spec, problems)
 		}
 		existing[classes[0].Name] = classes[0].DeviceClass
@@ -125,5 +126,60 @@ func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
 	is.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
 	if _, changed := Changed(is, want, false); !changed {
 		t.Error("a changed selector is not restored")
+	}
+}
+
+var otherClass = regexp.MustCompile(`^(mig|nvlink|monitor)[-.]`)
+
+// TestBuild_ModelsNamedLikeOtherClasses_EachHasItsOwn has models that differ in what class names leave out, and models,
+// profiles and sizes with the names of other classes, published by more nodes than the others.
+func TestBuild_ModelsNamedLikeOtherClasses_EachHasItsOwn(t *testing.T) {
+	models := []string{
+		"NVIDIA A100", "nvidia a100", "NVIDIA-A100", "NVIDIA  A100!", "NVIDIA A100 ", "nvidia_a100", "nvidia-a100-c5a144", "nvlink-8", "NVLink 8", "nvlink", "NVLINK!", "nvlink-4-x",
+		"mig-1g-10gb", "MIG 1g.10gb", "mig", "monitor", "Monitor", "model-nvlink-8", "gpu", "8", "link-8", "ink 8", "onitor", longest, strings.ToLower(longest), longest + "!", longest + "s",
+		strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("A", 64) + ".", strings.Repeat("a", 300), "mig-1g.10gb.nvidia.com", "ｎｖｌｉｎｋ-8", "nvlink-8\n",
+	}
+	publishers := map[pool.Kind]int{}
+	for i, m := range models {
+		publishers[whole(m)] = 5 + i%3
+	}
+	profiles := []string{"1g.10gb", "1g.10gb+me", "1g.10gb-me", "1g.10gb+me.all", "1g.10gb+gpu"}
+	for _, text := range append(profiles, "x", "x.gpu", "1g.10gb.me", "1g.10gb+me+all", "1g.10gb-no-me", "1G.10GB", "", "1g.10gb\n", "/") {
+		publishers[part(text)] = 1
+	}
+	for _, size := range []int{2, 4, 8} {
+		publishers[pool.Kind{Type: gpu.KindGroup, Product: "NVIDIA A100", GPUs: size}] = 1
+	}
+	for _, driver := range []string{"gpu.nvidia.com", "dra.example.com", "gpu.gpu.nvidia.com"} {
+		for _, prefix := range []string{"", "gpu-", "nvl", "nv", "nvlink-", "mig-", "m", "mi", strings.Repeat("p", 30)} {
+			o := options
+			o.Driver, o.ModelPrefix, o.GPUs = driver, prefix, true
+			classes, problems := Build(publishers, nil, o)
+			domain := strings.TrimPrefix(driver, "gpu.")
+			want := map[string]string{driver: "", "nvlink-2." + driver: "2", "nvlink-4." + driver: "4", "nvlink-8." + driver: "8"}
+			for _, p := range profiles {
+				want["mig-"+label(p)+"."+domain] = `"` + p + `"`
+			}
+			seen := map[string]bool{}
+			for _, c := range classes {
+				expression := c.Spec.Selectors[0].CEL.Expression
+				if seen[c.Name] {
+					t.Errorf("%s, %q: two classes %s", driver, prefix, c.Name)
+				}
+				seen[c.Name] = true
+				if value, ours := want[c.Name]; ours {
+					if !strings.HasSuffix(expression, value) {
+						t.Errorf("%s, %q: %s selects %s", driver, prefix, c.Name, expression)
+					}
+					continue
+				}
+				if !strings.Contains(expression, ".productName == ") || otherClass.MatchString(c.Name) {
+					t.Errorf("%s, %q: %s selects %s", driver, prefix, c.Name, expression)
+				}
+			}
+			if want := len(want) + len(models); len(classes)+len(problems) != want || len(problems) > 0 {
+				t.Errorf("%s, %q: %d classes and problems %v, want %d classes", driver, prefix, len(classes), problems, want)
+			}
+		}
 	}
 }

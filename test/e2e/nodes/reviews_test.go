@@ -7,10 +7,14 @@ package nodes
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,6 +81,65 @@ func waitWebhook(ctx context.Context, t *testing.T) {
 		wrong, well := dryRunCreate(ctx, newClaim(env.Driver, `{"kind":"x"}`)), dryRunCreate(ctx, newClaim(env.Driver, validParameters))
 		return well == nil && wrong != nil && strings.Contains(wrong.Error(), "apiVersion"), fmt.Sprint(wrong, well)
 	})
+}
+
+// TestWebhook_SlowConnections_ReviewsAreAnswered opens connections to both controllers, from the address of the API server,
+// and sends a part of a review on each. Any pod can do so.
+func TestWebhook_SlowConnections_ReviewsAreAnswered(t *testing.T) {
+	ctx := testContext(t)
+	waitWebhook(ctx, t)
+	pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+	must(t, err)
+	attack, stop := context.WithCancel(ctx)
+	var wg, begun sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	for _, p := range pods.Items {
+		for range 300 {
+			begun.Add(1)
+			wg.Go(func() {
+				first := sync.OnceFunc(begun.Done)
+				defer first()
+				for attack.Err() == nil {
+					dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+					c, err := dialer.DialContext(attack, "tcp", net.JoinHostPort(p.Status.PodIP, "9443"))
+					if err != nil {
+						continue
+					}
+					end := context.AfterFunc(attack, func() { _ = c.Close() })
+					_, _ = io.WriteString(c, "POST /admit HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+					first()
+					_, _ = io.Copy(io.Discard, c)
+					end()
+					_ = c.Close()
+				}
+			})
+		}
+	}
+	begun.Wait()
+	for range 20 {
+		must(t, dryRunCreate(ctx, newClaim(env.Driver, validParameters)))
+		if err := dryRunCreate(ctx, newClaim(env.Driver, `{"kind":"x"}`)); err == nil || !strings.Contains(err.Error(), "apiVersion") {
+			t.Errorf("a wrong claim: %v", err)
+		}
+	}
+}
+
+// TestWebhook_ChartsClass_ReviewedIfChanged writes classes with the chart's names and labels.
+func TestWebhook_ChartsClass_ReviewedIfChanged(t *testing.T) {
+	ctx := testContext(t)
+	waitWebhook(ctx, t)
+	classes := cluster.Client.ResourceV1().DeviceClasses()
+	class, err := classes.Get(ctx, "mig."+strings.TrimPrefix(env.Driver, "gpu."), metav1.GetOptions{})
+	must(t, err)
+	dry := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}
+	class.Labels["team"] = "a"
+	_, err = classes.Update(ctx, class, dry)
+	must(t, err)
+	class.Spec.Selectors[0].CEL.Expression += ` && device.attributes["` + env.Driver + `"].nvlinkLinks > 4`
+	if _, err := classes.Update(ctx, class, dry); err == nil || !strings.Contains(err.Error(), "no such key: nvlinkLinks") {
+		t.Errorf("the chart's class with a selector that fails: %v", err)
+	}
 }
 
 // TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused stops both controllers.
