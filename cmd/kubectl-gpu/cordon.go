@@ -59,7 +59,7 @@ func newUncordon(f *factory) *cobra.Command {
 	}, "")
 }
 
-// newTainting completes a command that cordons GPUs with an effect, or uncordons them without.
+// newTainting completes a command that cordons GPUs with an effect, or removes cordons without.
 func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEffect) *cobra.Command {
 	var dryRun string
 	c.Args = needDevice
@@ -106,7 +106,7 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 
 type tainting struct {
 	*factory
-	// effect is empty to uncordon.
+	// effect is empty to remove a cordon.
 	effect  resourceapi.DeviceTaintEffect
 	objects *objects
 	dryRun  []string
@@ -208,7 +208,8 @@ func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
 	limited, cancel := context.WithTimeout(ctx, followLimit)
 	defer cancel()
 	selector := fields.Set{resourceapi.ResourceSliceSelectorDriver: t.driver, resourceapi.ResourceSliceSelectorNodeName: g.Node}
-	var left int
+	free, _ := g.Uncordoned(t.effect)
+	left := len(free)
 	err := wait.PollUntilContextCancel(limited, followPoll, true, func(ctx context.Context) (bool, error) {
 		var shapes pool.Shapes
 		o := t.objects.Objects

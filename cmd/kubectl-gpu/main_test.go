@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -39,7 +40,7 @@ type env struct {
 	rules map[string]map[string]any
 	// boards are the simulated boards of nodes.
 	boards map[string]string
-	// annotations are those of nodes, by name. Requests with dryRun do not change them.
+	// annotations are the nodes' annotations, by name. Requests with dryRun do not change them.
 	annotations map[string]map[string]string
 	// noPlugin means that no plugin taints the devices of cordoned GPUs. noTaints means that the server drops taints, so that
 	// the plugin withdraws the devices.
@@ -447,7 +448,7 @@ func cordonOf(d resourceapi.Device) string {
 	return ""
 }
 
-// TestCordon_ServerWithoutTaints_DevicesGoAndComeBack: uncordon finds a GPU that no slice has.
+// TestCordon_ServerWithoutTaints_DevicesGoAndComeBack: `uncordon` finds a GPU that no slice has.
 func TestCordon_ServerWithoutTaints_DevicesGoAndComeBack(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100"})
 	e.noTaints = true
@@ -471,7 +472,7 @@ func TestCordon_NoPlugin_SaysThatClaimsGetTheGPU(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100"})
 	e.noPlugin = true
 	synced := followLimit
-	followLimit = 0
+	followLimit = time.Second
 	t.Cleanup(func() { followLimit = synced })
 	if code, out, errOut := e.kubectl("cordon", "n1/gpu-0000-1b-00-0"); code != 1 || out != "" || !strings.Contains(errOut, "claims can still get") {
 		t.Errorf("exit code %d, stderr %q, stdout %q", code, errOut, out)

@@ -136,9 +136,34 @@ var clusterMutations = []Mutation{
 		Package: "./cmd/kubectl-gpu", Test: "TestTop_PluginMetrics_DashForUnmeasured",
 	},
 	{
-		Name: "a support archive keeps passwords of the environment", File: "pkg/show/bundle/redact.go",
-		Old: "			v[\"value\"] = Redacted // An environment variable.\n", New: "",
-		Package: "./pkg/show/bundle", Test: "TestRedactObject_EnvironmentFlagsAndParameters_Replaced",
+		Name: "a support archive keeps unknown variables of the environment", File: "pkg/show/bundle/redact.go",
+		Old: "ok && !KeepsVariable(name)", New: "ok && secretName.MatchString(name)",
+		Package: "./pkg/show/bundle", Test: "TestRedactObject_FormsInAnyPlace_LoseTheSecret",
+	},
+	{
+		Name: "a support archive keeps the parameters of addresses", File: "pkg/show/bundle/redact.go",
+		Old: "	if hasQuery {\n", New: "	if hasQuery {\n		out += \"?\" + query\n	} else if hasQuery {\n",
+		Package: "./pkg/show/bundle", Test: "TestRedactText_Forms_LoseTheSecret",
+	},
+	{
+		Name: "the token of the page is on the browser's command line", File: "cmd/kubectl-gpu/web.go",
+		Old: "err = openBrowser(ctx, file)", New: "err = openBrowser(ctx, url)",
+		Package: "./cmd/kubectl-gpu", Test: "TestWeb_Open_CommandLinesLackTheToken",
+	},
+	{
+		Name: "a cordon is reported as done before the plugin follows", File: "cmd/kubectl-gpu/cordon.go",
+		Old: "return left == 0 && !node.Incomplete, nil", New: "return true, nil",
+		Package: "./cmd/kubectl-gpu", Test: "TestCordon_NoPlugin_SaysThatClaimsGetTheGPU",
+	},
+	{
+		Name: "the webhook's configuration outlives its namespace", File: "pkg/cluster/controller/certificate.go",
+		Old: "	if slices.Contains(config.OwnerReferences, owner) {", New: "	if true {",
+		Package: "./pkg/cluster/controller", Test: "TestCertificate_Configuration_OwnedByItsNamespace",
+	},
+	{
+		Name: "the webhook does not work without its namespace", File: "pkg/cluster/controller/certificate.go",
+		Old: "		if err := c.own(ctx); err != nil { // The webhook works without an owner.\n", New: "		if err := c.own(ctx); err != nil {\n			return checkInterval, err\n",
+		Package: "./pkg/cluster/controller", Test: "TestCertificate_Configuration_OwnedByItsNamespace",
 	},
 	{
 		Name: "a claim of a PodGroup has no user", File: "pkg/show/view/build.go",

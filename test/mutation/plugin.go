@@ -92,7 +92,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "devices that claims held stay after the release", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)\n", New: "",
+		Old: "n.dependsOnHeld || f.onlyForHeld(held) ||", New: "n.dependsOnHeld ||",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
 	},
 	{
@@ -186,6 +186,31 @@ var pluginMutations = []Mutation{
 		Old:     "	g.decides = r.Recovery != NoRecovery\n",
 		New:     "	g.decides = r.Recovery != NoRecovery\n	if r.RemapPending {\n		g = g.add(gpu.Fault{State: Memory})\n	}\n",
 		Package: "./pkg/gpu/health", Test: "TestAdvice_Readings_BeginsAndEnds",
+	},
+	{
+		Name: "partitions of a cordoned GPU are not tainted", File: "pkg/node/resourceslices/device.go",
+		Old: "		b.taintCordoned(&d, g)\n", New: "		if e.device.Kind == gpu.KindGPU {\n			b.taintCordoned(&d, g)\n		}\n",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_CordonedGPU_PartitionsPublishedLaterAreTainted",
+	},
+	{
+		Name: "a group with a cordoned GPU is not tainted", File: "pkg/node/resourceslices/group.go",
+		Old: "		b.taintCordoned(&d, g.members...)\n", New: "",
+		Package: built, Test: "TestBuild_CordonedGPU_NoNewClaimGetsAPartOfIt",
+	},
+	{
+		Name: "a server without taints gets the devices of a cordoned GPU", File: "pkg/node/resourceslices/entries.go",
+		Old: "	if b.withdrawn(g) {\n", New: "	if false {\n",
+		Package: built, Test: "TestBuild_CordonedGPU_NoNewClaimGetsAPartOfIt",
+	},
+	{
+		Name: "unknown cordons count as none", File: "pkg/node/kubeletplugin/publishing/node.go",
+		Old: "!asked || !known", New: "!asked || !known && false",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_CordonsUnknown_PublishesNothing",
+	},
+	{
+		Name: "a cordon with another value counts as none", File: "pkg/node/resourceslices/cordon.go",
+		Old: "			effect = resourceapi.DeviceTaintEffectNoSchedule\n", New: "			continue\n",
+		Package: built, Test: "TestParseCordons_Annotations_UnknownValuesCordonToo",
 	},
 	{
 		Name: "an unmonitored GPU gets no new claims", File: "pkg/node/resourceslices/device.go",

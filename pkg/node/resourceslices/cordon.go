@@ -25,8 +25,8 @@ func cordonPrefix(driver string) string { return "cordon." + driver + "/" }
 // Cordons are the effects of the cordons of a node's GPUs, by PCI address.
 type Cordons map[string]resourceapi.DeviceTaintEffect
 
-// ParseCordons reads a Node's annotations. A value that is no effect cordons the GPU as NoSchedule does. The error names
-// such values, and names that are not those of a GPU.
+// ParseCordons reads a Node's annotations. Other values cordon the GPU as NoSchedule does. The error names them,
+// and annotations without the name of a GPU.
 func ParseCordons(driver string, annotations map[string]string) (Cordons, error) {
 	out := Cordons{}
 	var errs []error

@@ -177,7 +177,7 @@ func TestRedactText_Diagnosis_Stays(t *testing.T) {
 }
 
 // TestRedactObject_FormsInAnyPlace_LoseTheSecret puts each form into each place of an object, and the bare secret into the places
-// where only the place tells.
+// where only the place shows it.
 func TestRedactObject_FormsInAnyPlace_LoseTheSecret(t *testing.T) {
 	list := func(all ...any) []any { return all }
 	type m = map[string]any

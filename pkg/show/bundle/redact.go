@@ -128,7 +128,7 @@ var variables = regexp.MustCompile(`^(ADOPT_EXTERNAL_MIG|ALLOW_GPU_RESET|AUTO_GR
 // KeepsVariable reports whether an archive has the value of an environment variable.
 func KeepsVariable(name string) bool { return variables.MatchString(name) }
 
-// domains are those of annotations that an archive has with their values.
+// domains have the annotations whose values an archive keeps.
 var domains = []string{"kubernetes.io", "k8s.io", "nvidia.com"}
 
 func keepsAnnotation(key, driver string) bool {
@@ -187,7 +187,7 @@ func (r redactor) annotations(all map[string]any) {
 	}
 }
 
-// list redacts the elements of a list. Of a command line it keeps the program, the names of flags, and plain values.
+// list redacts the elements of a list. It keeps the names of flags in a command line, and plain values.
 func (r redactor) list(all []any, commandLine bool) {
 	for i, child := range all {
 		switch child := child.(type) {

@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one: those
-// that a new claim can get, and those that claims hold. Monitor devices stay in use.
+// Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one: free
+// devices, and those of claims. Monitor devices stay in use.
 func (g GPU) Uncordoned(effect resourceapi.DeviceTaintEffect) (free, held []string) {
 	for _, d := range g.Devices {
 		if parsed, err := gpu.ParseName(d.Name); err != nil || parsed.Kind == gpu.KindMonitor {
