@@ -32,7 +32,7 @@ func TestDeviceClasses_Selectors_MatchOwnDevicesOnly(t *testing.T) {
 		}
 		for class, resource := range map[string]string{
 			"mig-1g.10gb." + domain: "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me." + domain: "nvidia.com/mig-1g.10gb.me",
-			"mig-1g.24gb-no-me." + domain: "nvidia.com/mig-1g.24gb-no-me",
+			"mig-1g.24gb-no-me." + domain: "nvidia.com/mig-1g.24gb-me",
 		} {
 			if got := classes[class].ExtendedResourceName; got == nil || *got != resource {
 				t.Errorf("%s: extended resource = %v", class, got)

@@ -106,7 +106,7 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 		made[c.name] = c.value
 		class := o.class(c.name, c.kind, c.attribute, c.value)
 		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
-			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(c.value))
+			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + strings.ReplaceAll(c.value, "+", ".")) // As the device plugin does.
 		}
 		classes = append(classes, Class{class, nodes})
 	}
@@ -161,8 +161,7 @@ func (o Options) profileName(profile string) string {
 	return "mig-" + label(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 
-// label spells a profile for class and resource names: "+" becomes "." and "-" becomes "-no-", which keeps them
-// distinct.
+// label spells a profile for class names: "+" becomes "." and "-" becomes "-no-", as in names of devices.
 func label(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
 }

@@ -54,7 +54,7 @@ func TestBuild_ModelsProfilesAndGroups_OneClassEach(t *testing.T) {
 		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "tesla-v100-sxm2-16gb.gpu.nvidia.com": "", "nvlink-4.gpu.nvidia.com": "",
 		"nvidia-rtx-pro-6000-blackwell-workstation-c5a144.gpu.nvidia.com": "",
 		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
-		"mig-1g.24gb-no-me.nvidia.com": "nvidia.com/mig-1g.24gb-no-me",
+		"mig-1g.24gb-no-me.nvidia.com": "nvidia.com/mig-1g.24gb-me",
 	}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
