@@ -62,7 +62,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	for _, uid := range uids {
 		c, ok := d.known[uid]
 		if !ok {
-			r, err := d.engine.records.Get(uid)
+			r, err := d.engine.record(uid)
 			if err != nil {
 				continue // Recover and Identify handle unreadable records.
 			}
@@ -89,7 +89,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 			since[uid] = first
 			continue
 		}
-		r, err := d.engine.records.Get(uid)
+		r, err := d.engine.record(uid)
 		if err != nil {
 			continue
 		}
@@ -110,7 +110,7 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
 	defer lock.Release()
-	r, err := d.engine.records.Get(f.Claim.UID)
+	r, err := d.engine.record(f.Claim.UID)
 	if err != nil {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err := d.engine.unprepareLocked(ctx, f.Claim, boot); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
-	if _, err := d.engine.records.Get(f.Claim.UID); err == nil {
+	if _, err := d.engine.record(f.Claim.UID); err == nil {
 		return nil // An effect is kept.
 	}
 	f.Did = "released, because the claim is deleted"

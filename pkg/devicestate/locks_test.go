@@ -80,6 +80,7 @@ func TestWithGPULock_RecordsOfOtherGPUs_AreNotRead(t *testing.T) {
 		e.Prepare(p, uid)
 	}
 	e.Damage("z")
+	e.Must(os.Remove(e.SpecFile("z")))
 	for device, want := range []string{"[a]", "not called"} {
 		got := "not called"
 		e.Must(p.WithGPULock(t.Context(), e.Address(device), func(plans []plan.Plan) error {

@@ -65,14 +65,12 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 	for _, address := range addresses {
 		notes := []string{p.Claim.UID}
 		totals := newShareTotals(p, address)
-		was, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record, err error) error {
+		was, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record) error {
 			notes = append(notes, uid)
-			switch {
-			case prepared && (err != nil || phaseOf(r, boot) == unknown):
-			case err != nil:
-				return inUse(p, nameAt(p, address), err)
-			case phaseOf(r, boot) == unknown:
-				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record was unreadable", uid))
+			switch unknown := phaseOf(r, boot) == unknown; {
+			case unknown && prepared:
+			case unknown:
+				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record is unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
 					return inUse(p, device.Name, &HeldError{Claim: r.Plan.Claim, text: fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
@@ -96,9 +94,8 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 	return nil
 }
 
-// others calls do for each other claim that may hold a GPU, with its record or the read error. A record that is gone
-// although its claim has effects comes from the claim's CDI spec. It returns the lines of the GPU's notes.
-func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
+// others calls do for each other claim that may hold a GPU, with its bestRecord. It returns the lines of the GPU's notes.
+func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record) error) ([]string, error) {
 	was, uids, err := e.noted(lock.Lock, boot)
 	if err != nil {
 		return nil, err
@@ -108,23 +105,40 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 			continue
 		}
 		r, err := lock.get(other, e.records)
-		readable := err == nil
-		if errors.Is(err, fs.ErrNotExist) {
-			if r, err = e.lostRecord(other, boot); phaseOf(r, boot) == absent && err == nil {
-				continue
-			}
-		}
-		if !readable {
-			e.mark(func() { e.pending = true })
-		}
-		if err == nil && !mayHold(r, boot, address) {
+		r = e.bestRecord(other, boot, r, err)
+		if now := phaseOf(r, boot); now == absent || now != unknown && !slices.Contains(r.Plan.HeldGPUs(), address) {
 			continue
 		}
-		if err := do(other, r, err); err != nil {
+		if err := do(other, r); err != nil {
 			return nil, err
 		}
 	}
 	return was, nil
+}
+
+// bestRecord returns the most that is known of a claim's record, from the result of its read: the record, or else the plan
+// in the claim's CDI spec, or the damaged record once it is readable again. Unreadable is not absent: without any of them
+// the record is in the state Unknown. Only a record that is gone, of a claim whose spec shows no effects, is the zero Record.
+// The caller need not hold the claim's lock. Recover writes the record again.
+func (e *Engine) bestRecord(uid, boot string, r record.Record, err error) record.Record {
+	read := phaseOf(r, boot)
+	switch {
+	case err == nil && read != unknown:
+		return r
+	case errors.Is(err, fs.ErrNotExist):
+		r, err = e.lostRecord(uid, boot)
+	case err != nil:
+		r, err = e.ofSpec(uid, boot)
+	default:
+		r, err = e.known(r, boot)
+	}
+	if err != nil {
+		r = unknownRecord(uid, boot)
+	}
+	if now := phaseOf(r, boot); now != absent && now != read {
+		e.mark(func() { e.pending = true })
+	}
+	return r
 }
 
 // join changes the plan to the sharing that devices have by other claims, as far as this claim names none, and calls
@@ -148,10 +162,6 @@ func (e *Engine) join(p plan.Plan, claim *resourceapi.ResourceClaim, node plan.N
 			return p, p.Refused
 		}
 	}
-}
-
-func mayHold(r record.Record, boot, address string) bool {
-	return phaseOf(r, boot) == unknown || slices.Contains(r.Plan.HeldGPUs(), address)
 }
 
 // refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
@@ -278,17 +288,23 @@ func nameAt(p plan.Plan, address string) string {
 // Held lists the plans of all records in any state, because their devices must stay published. If incomplete is true, a
 // record's plan is unknown, and any GPU in no plan may be held too.
 func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
-	records, unreadable, err := e.records.All()
+	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return nil, false, err
 	}
-	incomplete = len(unreadable) > 0
-	for _, r := range records {
-		if r.State == record.Unknown {
+	uids, specs, err := e.uids()
+	if err != nil {
+		return nil, false, err
+	}
+	for _, uid := range union(uids, specs) {
+		r, err := e.records.Get(uid)
+		switch r = e.bestRecord(uid, boot, r, err); phaseOf(r, boot) {
+		case absent: // Another call released it.
+		case unknown:
 			incomplete = true
-			continue
+		default:
+			plans = append(plans, r.Plan)
 		}
-		plans = append(plans, r.Plan)
 	}
 	return plans, incomplete, nil
 }
@@ -311,8 +327,8 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 	}
 	var plans []plan.Plan
 	incomplete := false
-	_, err = e.others(locks[address], address, boot, "", func(_ string, r record.Record, err error) error {
-		incomplete = incomplete || err != nil || phaseOf(r, boot) == unknown
+	_, err = e.others(locks[address], address, boot, "", func(_ string, r record.Record) error {
+		incomplete = incomplete || phaseOf(r, boot) == unknown
 		plans = append(plans, r.Plan)
 		return nil
 	})

@@ -310,25 +310,51 @@ func TestPrepare_TwoUnknownClaims_BothSucceed(t *testing.T) {
 	e.CheckClean(p, "a", "b")
 }
 
+// TestPrepare_OtherRecordUnreadable_PreparedClaimSucceeds damages the record of claim a. With its CDI spec only the claim's own
+// GPU is refused to others, and else every GPU.
 func TestPrepare_OtherRecordUnreadable_PreparedClaimSucceeds(t *testing.T) {
-	e := devicestatetest.New(t)
-	p := e.Start()
-	for i, uid := range []string{"a", "b"} {
-		e.Claim(uid, fmt.Sprint(i))
-		e.Prepare(p, uid)
+	for _, hasSpec := range []bool{true, false} {
+		e := devicestatetest.New(t)
+		p := e.Start()
+		for i, uid := range []string{"a", "b"} {
+			e.Claim(uid, fmt.Sprint(i))
+			e.Prepare(p, uid)
+		}
+		e.Damage("a")
+		if !hasSpec {
+			e.Must(os.Remove(e.SpecFile("a")))
+		}
+		p.Crash()
+		e.Empty(e.StateDir+"/locks", "") // Nothing says any more that a is not on b's GPU, except b's own record.
+		p = e.Start()
+		if _, incomplete, err := p.Held(); err != nil || incomplete == hasSpec {
+			t.Errorf("with a spec %v: incomplete %v, %v", hasSpec, incomplete, err)
+		}
+		if !p.Incomplete() {
+			t.Error("no Recover would rebuild the record")
+		}
+		e.Prepare(p, "b")
+		e.Claim("c", "2")
+		e.Claim("d", "1")
+		e.Claim("e", "0")
+		e.CheckRefused(p, "e", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+		if hasSpec {
+			e.Prepare(p, "c")
+		} else {
+			e.CheckRefused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "claim UID a may hold it")
+		}
+		// The notes of b did not drop a, which may hold any GPU.
+		e.Unprepare(p, "b")
+		if !hasSpec {
+			e.CheckRefused(p, "d", claimerror.Transient, claimerror.DeviceInUse, "claim UID a may hold it")
+			e.Recover(p)
+			e.Must(e.Identify(p))
+			e.Recover(p)
+			e.Prepare(p, "c")
+		}
+		e.Prepare(p, "d")
+		e.Recover(p)
+		e.CheckRefused(p, "e", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+		e.CheckClean(p, "a", "c", "d")
 	}
-	e.Damage("a")
-	p.Crash()
-	e.Empty(e.StateDir+"/locks", "") // Nothing says any more that a is not on b's GPU, except b's own record.
-	p = e.Start()
-	e.Prepare(p, "b")
-	e.Claim("c", "2")
-	e.CheckRefused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
-	// The notes of b did not drop a, which may hold any GPU.
-	e.Unprepare(p, "b")
-	e.Claim("d", "1")
-	e.CheckRefused(p, "d", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
-	e.Recover(p)
-	e.Prepare(p, "d")
-	e.CheckClean(p, "a", "d")
 }

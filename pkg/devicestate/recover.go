@@ -192,7 +192,7 @@ func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer lock.Release()
-	r, err := e.records.Get(claim.UID)
+	r, err := e.record(claim.UID)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrUnreadable) {
 		return nil // It was released meanwhile, or Recover handles it.
 	}
@@ -343,9 +343,22 @@ func (e *Engine) Incomplete() bool {
 	return e.pending || len(e.kept) > 0
 }
 
+func unknownRecord(uid, boot string) record.Record {
+	return record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
+}
+
+// record reads a claim's record. Recover rebuilds an unreadable one.
+func (e *Engine) record(uid string) (record.Record, error) {
+	r, err := e.records.Get(uid)
+	if errors.Is(err, record.ErrUnreadable) {
+		e.mark(func() { e.pending = true })
+	}
+	return r, err
+}
+
 // ofSpec returns a record from the plan in the claim's CDI spec. Without that plan the record is unknown.
 func (e *Engine) ofSpec(uid, boot string) (record.Record, error) {
-	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
+	r := unknownRecord(uid, boot)
 	spec, err := e.o.Specs.Read(uid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return record.Record{}, fmt.Errorf("read the CDI spec: %w", err)

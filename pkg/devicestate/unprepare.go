@@ -153,8 +153,7 @@ type gpuCoTenants struct {
 	unknown []string
 }
 
-// coTenants finds them for the plan's steps. The caller holds the GPUs' locks, so the result stays valid. An unreadable
-// record is not an absent one: the plan in the CDI spec replaces it.
+// coTenants finds them for the plan's steps. The caller holds the GPUs' locks, so the result stays valid.
 func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants, error) {
 	out := coTenants{}
 	for _, step := range p.Steps {
@@ -163,18 +162,13 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 			continue
 		}
 		var on gpuCoTenants
-		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record, err error) error {
-			if err != nil {
-				r, err = e.ofSpec(uid, boot)
-			} else if phaseOf(r, boot) == unknown {
-				r, err = e.known(r, boot)
-			}
+		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record) error {
 			now := phaseOf(r, boot)
 			switch {
-			case err != nil || now == unknown:
+			case now == unknown:
 				on.unknown = append(on.unknown, uid)
 				return nil
-			case r.BootID != boot || !mayHold(r, boot, address):
+			case r.BootID != boot:
 				return nil
 			case now != committed:
 				e.mark(func() { e.pending = true }) // Its work ended without success, as this caller has the GPU's lock.
@@ -275,7 +269,7 @@ func (e *Engine) releaseKept(ctx context.Context) {
 			return err
 		}
 		defer lock.Release()
-		r, err := e.records.Get(f.Claim.UID)
+		r, err := e.record(f.Claim.UID)
 		if now := phaseOf(r, boot); errors.Is(err, fs.ErrNotExist) || err == nil && now != intent && now != replacing {
 			e.mark(func() { delete(e.kept, f.Claim.UID) }) // Another call completed it, or prepared the claim again.
 			return nil

@@ -295,8 +295,8 @@ var claimMutations = []Mutation{
 		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
 	},
 	{
-		Name: "the spec of an unreadable record is not read", File: "pkg/devicestate/unprepare.go",
-		Old: "				r, err = e.ofSpec(uid, boot)\n", New: "				r.State = record.Unknown\n",
+		Name: "the spec of an unreadable record is not read", File: "pkg/devicestate/overlap.go",
+		Old: "	case err != nil:\n		r, err = e.ofSpec(uid, boot)\n", New: "	case err != nil:\n",
 		Package: "./pkg/partition/mig", Test: "TestUnprepare_CoTenantRecordUnreadable_UsesSpec",
 	},
 	{
@@ -331,7 +331,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a record that is gone frees its devices", File: "pkg/devicestate/overlap.go",
-		Old: "phaseOf(r, boot) == absent && err == nil {", New: "phaseOf(r, boot) == absent || true {",
+		Old: "		r, err = e.lostRecord(uid, boot)\n", New: "		return record.Record{}\n",
 		Package: state, Test: "TestRecord_Gone_SpecReplacesIt",
 	},
 	{
@@ -371,7 +371,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a record that was found unreadable is not rebuilt", File: "pkg/devicestate/overlap.go",
-		Old: "		if !readable {\n", New: "		if false && !readable {\n",
+		Old: "now != absent && now != read {", New: "now != absent && now != read && now == replacing {",
 		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",
 	},
 }

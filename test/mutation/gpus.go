@@ -166,6 +166,51 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
 	},
 	{
+		Name: "one wrong answer of NVML means no driver", File: "pkg/gpu/inventory/inventory.go",
+		Old: " && !i.kernel().HasDriver() {", New: " {",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_AnyCallFails_OtherGPUsAndDriverStay",
+	},
+	{
+		Name: "one odd answer about a GPU counts", File: "pkg/gpu/inventory/repeat.go",
+		Old: " || last.doubted[was.PCIAddress] ||", New: " || true ||",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_AnyCallFails_OtherGPUsAndDriverStay",
+	},
+	{
+		Name: "an odd first scan counts", File: "pkg/gpu/inventory/watch.go",
+		Old: "case first && !repeated && now.repeats():", New: "case first && !repeated && now.repeats() && repeats > 0:",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_AnyCallFails_OtherGPUsAndDriverStay",
+	},
+	{
+		Name: "a missing /proc is a missing driver", File: "internal/nvml/kernel.go",
+		Old: "!errors.Is(procErr, fs.ErrNotExist) || ", New: "!errors.Is(procErr, fs.ErrNotExist) && ",
+		Package: "./internal/nvml", Test: "TestKernel_AnyListThere_IsNotAbsent",
+	},
+	{
+		Name: "NVML without an answer is a node without GPUs", File: "pkg/node/kubeletplugin/publishing/node.go",
+		Old: "errors.Is(err, inventory.ErrHealthUnknown) && s.Driver", New: "errors.Is(err, inventory.ErrHealthUnknown) && n.name == s.Driver",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute",
+	},
+	{
+		Name: "an unreadable record of faults is none", File: "pkg/gpu/health/tracker/tracker.go",
+		Old: "health.New([]gpu.Fault{unknown}), true", New: "health.New(nil), true",
+		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+	},
+	{
+		Name: "an instance that vanished during a scan is a fault", File: "pkg/gpu/inventory/mig.go",
+		Old: "if nvml.Vanished(err) {", New: "if nvml.Vanished(err) && m == nil {",
+		Package: "./pkg/gpu/inventory", Test: "TestScan_InstanceDestroyedMeanwhile_ReadsOthers",
+	},
+	{
+		Name: "a device plugin that restarts frees its GPUs", File: "pkg/node/kubeletplugin/podresources/kubelet.go",
+		Old: "time.Since(s.at) >= servedGrace", New: "time.Since(s.at) >= 0",
+		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed",
+	},
+	{
+		Name: "an unknown claim is on no unreadable GPU", File: "pkg/node/kubeletplugin/podresources/usage.go",
+		Old: "return found != nil && !taken[found[1]]", New: "return found != nil && !taken[found[1]] && len(snapshot.GPUs) > 1",
+		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestUsage_OpenDeviceNodes_NameTheProcess",
+	},
+	{
 		Name: "GPUs stay healthy while NVML hangs", File: "pkg/gpu/inventory/watch.go",
 		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
