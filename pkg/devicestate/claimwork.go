@@ -43,7 +43,7 @@ func (e *Engine) eachClaim(
 	}
 	for _, f := range running {
 		f.Err = &claimerror.Error{
-			Reason: claimerror.Interrupted, Attempt: "recovery", Claim: f.Claim.String(),
+			Reason: claimerror.Interrupted, Attempt: "recovery", Claim: f.Claim.String(), UID: f.Claim.UID,
 			Cause:  fmt.Errorf("it has not ended after %s, and continues", limit),
 			Remedy: "claims of other GPUs are not affected; " + ifItHangs,
 		}

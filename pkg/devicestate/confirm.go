@@ -132,7 +132,7 @@ func (e *Engine) withdraw(c plan.Claim, why error) error {
 		return err
 	}
 	report := &claimerror.Error{
-		Reason: claimerror.DeviceNotReady, Attempt: "keep the CDI spec", Claim: c.String(),
+		Reason: claimerror.DeviceNotReady, Attempt: "keep the CDI spec", Claim: c.String(), UID: c.UID,
 		Remedy: "the claim's containers start again once the plugin has written the spec again, which it retries; delete the pod " +
 			"if its processes do not see the GPU, because a running container keeps the device nodes of its start",
 	}

@@ -274,7 +274,7 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		return cause
 	}
 	f := &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claim.String(), Cause: cause,
+		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claim.String(), UID: claim.UID, Cause: cause,
 		Remedy: "the operation is retried; if it persists, check the node's disk and the log of its kubelet plugin",
 	}
 	switch {

@@ -289,7 +289,7 @@ func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) 
 		return r, errors.Join(damage, err)
 	}
 	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
+		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
 		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
 	})
 	return r, nil
@@ -328,7 +328,7 @@ func (e *Engine) restoreLost(r record.Record) error {
 		return err
 	}
 	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
+		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
 		Cause:  errors.New("the file is gone, but the claim's CDI spec is there"),
 		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",
 	})

@@ -139,7 +139,7 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 		return err
 	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), Cause: cause,
+		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), UID: p.Claim.UID, Cause: cause,
 		Remedy: "install the version that prepared the claim, or a later one; the claim keeps its record until then",
 	}
 }
@@ -224,7 +224,7 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, locks gpuLocks, changed 
 
 func keptError(c plan.Claim, device string, unknown []string) error {
 	return &claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: c.String(), Device: device,
+		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: c.String(), UID: c.UID, Device: device,
 		Cause: fmt.Errorf("its partition stays: %w (claim UID %s)", plan.ErrKept, strings.Join(unknown, ", ")),
 		Remedy: "this claim's pod can end; the plugin removes the partition once the other claim is looked up or released. " +
 			"Check the node's disk",

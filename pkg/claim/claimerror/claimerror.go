@@ -81,9 +81,9 @@ type Error struct {
 	Reason Reason
 	// Attempt is the operation, such as "prepare".
 	Attempt string
-	// Claim is namespace/name, Device the device's name.
-	Claim, Device string
-	Cause         error
+	// Claim is namespace/name, UID the claim's, and Device the device's name. Another claim can get the name later.
+	Claim, UID, Device string
+	Cause              error
 	// Remedy is the reader's next step, without a period at the end. Error writes its first letter in upper case.
 	Remedy string
 }

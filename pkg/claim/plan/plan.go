@@ -86,7 +86,7 @@ func (c Claim) String() string {
 // Refuse returns an error with the reason why the claim cannot be prepared. device may be empty.
 func (c Claim) Refuse(device string, reason claimerror.Reason, cause error, remedy string) error {
 	return &claimerror.Error{
-		Reason: reason, Attempt: "prepare", Claim: c.String(), Device: device, Cause: cause, Remedy: remedy,
+		Reason: reason, Attempt: "prepare", Claim: c.String(), UID: c.UID, Device: device, Cause: cause, Remedy: remedy,
 	}
 }
 

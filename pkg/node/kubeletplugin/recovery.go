@@ -204,7 +204,7 @@ func typed(f devicestate.Finding) error {
 		return f.Err
 	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "recovery", Claim: f.Claim.String(),
+		Reason: claimerror.HostFailure, Attempt: "recovery", Claim: f.Claim.String(), UID: f.Claim.UID,
 		Cause: f.Err, Remedy: "the plugin retries",
 	}
 }

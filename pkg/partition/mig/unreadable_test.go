@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
@@ -134,6 +135,13 @@ type effects struct {
 	mig      bool
 }
 
+// deviceOf returns the device of a claim.
+func deviceOf(e *env, uid string) gpu.Device {
+	device, err := gpu.ParseName(e.Claims[uid].Status.Allocation.Devices.Results[0].Device)
+	e.Must(err)
+	return device
+}
+
 func effectsOf(e *env, device gpu.Device) (out effects) {
 	g := e.Sim.State().GPUs[0]
 	out.mode, out.slice, out.mig = g.ComputeMode, g.TimeSlice, g.MIGEnabled
@@ -167,7 +175,7 @@ func (was effects) lost(now effects) string {
 	return ""
 }
 
-// operationsBeside work on other claims than b. They return the running process, and the error of a call that must
+// operationsBeside work on claims of the GPU, b among them. They return the running process, and the error of a call that must
 // succeed.
 var operationsBeside = map[string]func(e *env, p *process) (*process, error){
 	"unprepare": func(e *env, p *process) (*process, error) { return p, unprepares("a")(e, p) },
@@ -199,6 +207,36 @@ var operationsBeside = map[string]func(e *env, p *process) (*process, error){
 		return p, err
 	},
 	"settings": func(_ *env, p *process) (*process, error) { return p, nil },
+	"verify": func(e *env, p *process) (*process, error) {
+		_ = p.Verify(context.Background(), []plan.Claim{planned(e, "a"), planned(e, "b")}) // It reports what it cannot check.
+		return p, nil
+	},
+	"prepare it again": func(e *env, p *process) (*process, error) {
+		_, err := p.Prepare(context.Background(), e.Claims["b"])
+		if err != nil && claimerror.KindOf(err) == claimerror.Transient {
+			err = nil
+		}
+		return p, err
+	},
+	unprepareIt: func(e *env, p *process) (*process, error) { return p, unprepares("b")(e, p) },
+}
+
+const unprepareIt = "unprepare it"
+
+func planned(e *env, uid string) plan.Claim {
+	c := e.Claims[uid]
+	return plan.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}
+}
+
+// staying returns the claims whose effects an operation must leave, by the operation's name.
+func staying(operation string) []string {
+	switch {
+	case operation == unprepareIt:
+		return []string{"a"}
+	case strings.Contains(operation, "unprepare"):
+		return []string{"b"}
+	}
+	return []string{"a", "b"}
 }
 
 // background does the plugin's work beside the kubelet's calls.
@@ -237,39 +275,46 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 							}
 							e.Prepare(p, "a")
 							e.Prepare(p, "b")
-							device, err := gpu.ParseName(e.Claims["b"].Status.Allocation.Devices.Results[0].Device)
-							e.Must(err)
-							was := effectsOf(e, device)
+							was := map[string]effects{}
+							for _, uid := range staying(name) {
+								was[uid] = effectsOf(e, deviceOf(e, uid))
+								if name == unprepareIt && was[uid].daemon != nil {
+									was[uid].daemon.MemoryLimit = new(uint64(0)) // Its last large client may end.
+								}
+							}
+							check := func(when string) {
+								t.Helper()
+								for uid, effects := range was {
+									if lost := effects.lost(effectsOf(e, deviceOf(e, uid))); lost != "" {
+										t.Fatalf("%s claim %s lost %s", when, uid, lost)
+									}
+								}
+							}
+							partition := effectsOf(e, deviceOf(e, "b")).instance
 							fault.begin(t, e, reads, files(e))
 							if file == "record and spec" && fault.name == gone {
 								return // Nothing shows then that the claim exists.
 							}
-							p, err = operation(e, p)
+							p, err := operation(e, p)
 							if err != nil {
 								t.Error("the other claim is stuck:", err)
 							}
-							if lost := was.lost(effectsOf(e, device)); lost != "" {
-								t.Fatal("claim b lost", lost)
-							}
+							check("at once")
 							background(e, p)
-							if lost := was.lost(effectsOf(e, device)); lost != "" {
-								t.Fatal("in the background claim b lost", lost)
-							}
+							check("in the background")
 							reads.left = 0
 							if ending == "it is looked up" {
 								_ = p.RecoverAll()
 								e.Must(e.Identify(p))
 								_ = p.RecoverAll() // Only Prepare finds the UUID of a partition that an allocation names.
-								if lost := was.lost(effectsOf(e, device)); lost != "" {
-									t.Fatal("when it was looked up, claim b lost", lost)
-								}
+								check("when it was looked up")
 							}
 							for _, uid := range []string{"b", "c", "a"} {
 								e.Unprepare(p, uid)
 							}
 							if n.parameters == "" && file == "record and spec" && len(e.Sim.State().GPUs[0].Instances) > 0 {
 								// Neither a file nor another claim shows any more whose partition it is, so it is external.
-								e.Sim.External[was.instance.Computes[0].UUID] = true
+								e.Sim.External[partition.Computes[0].UUID] = true
 								e.CheckClean(p)
 								return
 							}

@@ -127,7 +127,7 @@ func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 				why += " (" + s.Problem + ")"
 			}
 			w.reports.Report(&claimerror.Error{
-				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), Device: s.Name,
+				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), UID: c.UID, Device: s.Name,
 				Cause:  errors.New(why + ", and the supervisor restarts it; its processes lost the device"),
 				Remedy: "restart the processes that use it; see the log of the node's mps-supervisor pod",
 			})
@@ -214,7 +214,7 @@ func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim
 				return nil
 			}
 			problem := &claimerror.Error{
-				Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: claim.String(),
+				Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: claim.String(), UID: claim.UID,
 				Cause:  fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
 				Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
 			}

@@ -150,7 +150,7 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 				continue
 			}
 			n.o.Reports.Report(&claimerror.Error{
-				Reason: claimerror.NVLinkDown, Attempt: "health check", Claim: p.Claim.String(), Device: name,
+				Reason: claimerror.NVLinkDown, Attempt: "health check", Claim: p.Claim.String(), UID: p.Claim.UID, Device: name,
 				Cause:  errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
 				Remedy: "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
 			})

@@ -131,14 +131,15 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// notify writes Events about the claim that an error names and its pods, or about the node if there is no such claim.
+// notify writes Events about the claim of an error and its pods, or about the node if the claim is deleted. Another claim
+// can have its name.
 func (e *Events) notify(ctx context.Context, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var typed *claimerror.Error
 	if errors.As(err, &typed) {
 		if namespace, name, ok := strings.Cut(typed.Claim, "/"); ok {
-			if claim, getErr := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{}); getErr == nil {
+			if claim, getErr := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{}); getErr == nil && string(claim.UID) == typed.UID {
 				e.ClaimFailed(claim, err)
 				return
 			}

@@ -71,18 +71,20 @@ func TestEvents_ClaimOfPodGroup_PodGroupHasEvent(t *testing.T) {
 func TestEvents_Report_FindsClaimOrNode(t *testing.T) {
 	e := env.New(t, env.Claim("known", "", ""))
 	events := NewEvents(e.Client, env.Node, env.Driver, e.Metrics)
-	report := func(claim string, reason claimerror.Reason) {
-		events.Report(&claimerror.Error{Reason: reason, Attempt: "look", Claim: claim, Cause: errors.New("x")})
+	report := func(claim, uid string, reason claimerror.Reason) {
+		events.Report(&claimerror.Error{Reason: reason, Attempt: "look", Claim: claim, UID: uid, Cause: errors.New("x")})
 	}
-	report("ns/claim-known", claimerror.RecordUnreadable) // Before Run.
+	report("ns/claim-known", "known", claimerror.RecordUnreadable) // Before Run.
 	e.Go(events.Run)
-	report("ns/unknown", claimerror.DeviceLost)
-	report("UID 123", claimerror.HostFailure)
+	report("ns/unknown", "unknown", claimerror.DeviceLost)
+	report("ns/claim-known", "earlier", claimerror.MPSDaemonDied) // A claim of before had the name.
+	report("UID 123", "123", claimerror.HostFailure)
 	events.Report(errors.New("of no kind"))
 	if event := e.Event("ResourceClaim", "claim-known", "RecordUnreadable"); event.InvolvedObject.UID != "known" {
 		t.Errorf("the Event's claim has UID %q", event.InvolvedObject.UID)
 	}
 	e.Event("Node", "n1", "DeviceLost")
 	e.Event("Node", "n1", "HostFailure")
+	e.Event("Node", "n1", "MPSDaemonDied")
 	e.Metric(`gpu_dra_background_errors_total{reason="RecordUnreadable"} 1`)
 }

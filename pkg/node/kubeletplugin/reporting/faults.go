@@ -81,7 +81,7 @@ func (f *Faults) update(ctx context.Context, now Faulty, was map[string]Fault) b
 	for name, fault := range now.Devices {
 		if was[name] != fault {
 			f.events.ClaimFailed(claim, &claimerror.Error{
-				Reason: claimerror.DeviceUnhealthy, Attempt: "health check", Claim: now.Plan.Claim.String(), Device: name,
+				Reason: claimerror.DeviceUnhealthy, Attempt: "health check", Claim: now.Plan.Claim.String(), UID: now.Plan.Claim.UID, Device: name,
 				Cause: errors.New(fault.Cause), Remedy: "delete the pod to run it on another GPU. On the node: " + fault.Remedy,
 			})
 		}
