@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,13 +91,17 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 	return nil, context.Cause(ctx)
 }
 
-// open returns this Host's only descriptor of a lock file: locks belong to the descriptor. The caller holds l.mu.
+// open returns this Host's only descriptor of a lock file: locks belong to the descriptor. A file that was deleted is created
+// again, because another process would create it too. The caller holds l.mu.
 func (l *locker) open(path string) (*os.File, error) {
 	if l.closed {
 		return nil, os.ErrClosed
 	}
 	if f := l.files[path]; f != nil {
-		return f, nil
+		if !deleted(f) || l.used(path) {
+			return f, nil
+		}
+		_ = f.Close() // It holds no lock.
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -104,6 +109,25 @@ func (l *locker) open(path string) (*os.File, error) {
 	}
 	l.files[path] = f
 	return f, nil
+}
+
+func deleted(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 0
+}
+
+// used reports whether a lock of the file is held or awaited. The caller holds l.mu.
+func (l *locker) used(path string) bool {
+	for key := range l.queues {
+		if key.path == path {
+			return true
+		}
+	}
+	return false
 }
 
 // advance acquires the file's lock for the first waiter, unless that is in progress. The caller holds l.mu.

@@ -203,3 +203,27 @@ func TestLock_NoDirectory_ReturnsError(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLock_FileDeleted_StillExcludesProcesses deletes a lock file that two processes have open, between two of their locks.
+func TestLock_FileDeleted_StillExcludesProcesses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	one, two := New(Options{}), New(Options{})
+	t.Cleanup(one.Close)
+	t.Cleanup(two.Close)
+	mustLock(t, one, path, 0).Release()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	held := mustLock(t, two, path, 0) // Like a new process.
+	got := make(chan *Lock, 1)
+	go func() {
+		l, err := one.Lock(background, path, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	until(t, "the second process to wait", func() bool { return one.waiting(path, 0) == 1 })
+	held.Release()
+	(<-got).Release()
+}

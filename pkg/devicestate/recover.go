@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -343,6 +344,9 @@ func (e *Engine) Incomplete() bool {
 	return e.pending || len(e.kept) > 0
 }
 
+// errSpecUnreadable means that a CDI spec is on a bad sector.
+var errSpecUnreadable = errors.New("the CDI spec is not readable")
+
 func unknownRecord(uid, boot string) record.Record {
 	return record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
 }
@@ -360,6 +364,9 @@ func (e *Engine) record(uid string) (record.Record, error) {
 func (e *Engine) ofSpec(uid, boot string) (record.Record, error) {
 	r := unknownRecord(uid, boot)
 	spec, err := e.o.Specs.Read(uid)
+	if errors.Is(err, syscall.EIO) {
+		err = fmt.Errorf("%w: %w", errSpecUnreadable, err)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return record.Record{}, fmt.Errorf("read the CDI spec: %w", err)
 	}

@@ -44,10 +44,12 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 // unprepareLocked is unprepare for a caller that holds the claim's lock.
 func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot string) error {
 	old, err := e.current(claim.UID, boot)
-	if phaseOf(old, boot) == absent {
-		if err != nil {
-			return err // A full disk prevents the replacement of an unreadable record, but not its release.
-		}
+	switch none := phaseOf(old, boot) == absent; {
+	case none && errors.Is(err, errSpecUnreadable):
+		old = e.giveUp(claim, boot, err)
+	case none && err != nil:
+		return err // A full disk prevents the replacement of an unreadable record, but not its release.
+	case none:
 		// An unreadable spec holds up no pod.
 		if old, err = e.lostRecord(claim.UID, boot); err != nil || phaseOf(old, boot) == absent {
 			return e.removeOrphan(claim.UID)
@@ -63,6 +65,20 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot str
 		return nil // Its containers have ended, and its record is an intent that a later call completes.
 	}
 	return err
+}
+
+// giveUp returns the record to release of a claim whose record and CDI spec are on bad sectors: its pod must end. Nothing
+// shows its effects any more, so a partition stays, as an external one.
+func (e *Engine) giveUp(claim plan.Claim, boot string, cause error) record.Record {
+	aside, err := e.records.SetAside(claim.UID)
+	e.o.Reports.Report(&claimerror.Error{
+		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: claim.String(), UID: claim.UID, Cause: errors.Join(cause, err),
+		Remedy: "its pod can end, but a partition of it stays as if an administrator had made it. Destroy it (nvidia-smi mig -dci, then " +
+			"-dgi) and check the node's disk. The damaged record is in " + cmp.Or(aside, "its place"),
+	})
+	r := unknownRecord(claim.UID, boot)
+	r.Plan.Claim = claim
+	return r
 }
 
 // release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is
