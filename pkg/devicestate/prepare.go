@@ -216,6 +216,9 @@ func (e *Engine) carryOut(
 	if err == nil || standing {
 		return p, err
 	}
+	if errors.Is(err, plan.ErrDestroyed) {
+		err = lostByOther(p, others, err)
+	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	undoErr := e.undo(undo, p, locks, changed, others)
@@ -230,6 +233,27 @@ func (e *Engine) carryOut(
 		err = errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
 	return p, err
+}
+
+// lostByOther explains the loss of a shared partition to a claim that joins it. It is not created again beside the processes
+// of the claim that had it: only that claim's next Prepare or its end decides whose it is.
+func lostByOther(p plan.Plan, others coTenants, err error) error {
+	lost := (*claimerror.Error)(nil)
+	if !errors.As(err, &lost) {
+		return err
+	}
+	for _, d := range p.Devices {
+		for _, t := range others[d.PCIAddress].devices {
+			if d.Name != lost.Device || t.Device.Name != d.Name || !t.Committed {
+				continue
+			}
+			return p.Claim.Refuse(d.Name, claimerror.DeviceInUse, &HeldError{Claim: t.Claim, text: fmt.Sprintf(
+				"claim %s (UID %s) had this partition first, and lost it: %v", t.Claim, t.Claim.UID, lost.Cause)},
+				"delete the pod of that claim, because its processes lost the partition; the kubelet retries this one and succeeds "+
+					"after the release of that claim")
+		}
+	}
+	return err
 }
 
 func (e *Engine) commit(p plan.Plan, boot string) error {

@@ -13,6 +13,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
@@ -349,4 +350,31 @@ func TestPrepare_TwoRequestsOfPartition_ShareIt(t *testing.T) {
 		t.Errorf("the requests have the partitions %+v", devices)
 	}
 	e.CheckClean(p, "a")
+}
+
+// TestPrepare_SharedPartitionDestroyed_NamesTheClaimThatLostIt has a claim join a partition that an administrator destroyed.
+func TestPrepare_SharedPartitionDestroyed_NamesTheClaimThatLostIt(t *testing.T) {
+	for name, destroy := range map[string]func(s *engine.State, g *engine.GPU){
+		"compute instance": func(s *engine.State, g *engine.GPU) { s.DestroyCompute(g, g.Instances[0].ID, 0) },
+		"partition": func(s *engine.State, g *engine.GPU) {
+			s.DestroyCompute(g, g.Instances[0].ID, 0)
+			s.DestroyInstance(g, g.Instances[0].ID)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.NewSimulated(t, "hgx-h100")
+			p := e.Start()
+			e.SharedClaim("a", 2, slicedMIG, "0 1g.10gb 4")
+			e.SharedClaim("b", 4, slicedMIG, "0 1g.10gb 4")
+			e.Prepare(p, "a")
+			e.Sim.Change(func(s *engine.State) { destroy(s, &s.GPUs[0]) })
+			for range 2 {
+				e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "default/claim-b", "mig-1g-10gb-4",
+					"claim default/claim-a (UID a)", "Delete the pod of that claim")
+			}
+			e.Unprepare(p, "a")
+			e.Prepare(p, "b")
+			e.CheckClean(p, "b")
+		})
+	}
 }
