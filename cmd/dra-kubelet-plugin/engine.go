@@ -7,9 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -113,11 +117,11 @@ type hook struct {
 	installed bool
 }
 
-// Install installs the hook, once.
+// Install installs the hook once, and again if it was deleted.
 func (h *hook) Install(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.installed {
+	if _, err := os.Lstat(filepath.Join(h.dir, kubeletplugin.HookName)); h.installed && !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err := kubeletplugin.InstallHook(ctx, h.machine, h.source, h.dir); err != nil {
@@ -127,11 +131,19 @@ func (h *hook) Install(ctx context.Context) error {
 	return nil
 }
 
-// Run installs the hook. Publishing need not wait for its copy; Prepare does, and installs it again after a failure.
+// hookInterval is the interval of checks for the hook, which a restarting container needs without a Prepare.
+const hookInterval = 10 * time.Second
+
+// Run installs the hook, again whenever it was deleted. Publishing need not wait for its copy; Prepare does.
 func (h *hook) Run(ctx context.Context) {
-	if err := h.Install(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
-	}
+	last := ""
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := h.Install(ctx)
+		if err != nil && err.Error() != last {
+			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
+		}
+		last = fmt.Sprint(err)
+	}, hookInterval)
 }
 
 // root is the driver root for planned devices. It implements devicestate.Edits.

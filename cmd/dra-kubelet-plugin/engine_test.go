@@ -4,13 +4,20 @@
 package main
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/kubeletplugin"
 )
 
 func TestDriverDevice_Kinds_GiveWhatTheContainerNeeds(t *testing.T) {
@@ -36,4 +43,41 @@ func TestDriverDevice_Kinds_GiveWhatTheContainerNeeds(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
+}
+
+// TestHook_Deleted_InstalledAgain deletes the hook while the plugin runs.
+func TestHook_Deleted_InstalledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		machine := host.New(host.Options{})
+		defer machine.Close()
+		source, installed := filepath.Join(dir, "image"), filepath.Join(dir, kubeletplugin.HookName)
+		if err := os.WriteFile(source, []byte("hook"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		h := &hook{machine: machine, source: source, dir: dir}
+		there := func() bool {
+			data, err := os.ReadFile(installed)
+			return err == nil && string(data) == "hook"
+		}
+		remove := func() {
+			if err := os.Remove(installed); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go h.Run(ctx)
+		synctest.Wait()
+		remove()
+		if err := h.Install(ctx); err != nil || !there() {
+			t.Errorf("before a spec is written there is no hook, %v", err)
+		}
+		remove()
+		time.Sleep(hookInterval)
+		synctest.Wait()
+		if !there() {
+			t.Error("a container that restarts finds no hook")
+		}
+		stop()
+	})
 }
