@@ -100,6 +100,7 @@ func answered(c net.Conn) bool {
 	if err != nil {
 		return false
 	}
+	defer r.Body.Close()
 	_, err = io.Copy(io.Discard, r.Body)
 	return err == nil
 }

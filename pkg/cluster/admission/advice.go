@@ -50,9 +50,9 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	switch {
 	case text != "" && o.DenyUnsatisfiable:
 		r.Unsatisfiable = field.ErrorList{field.Forbidden(path.Child("devices", "requests"),
-			text+"; the administrator denies such requests (chart value webhook.denyUnsatisfiable)")}
+			text+o.judgedBy+"; the administrator denies such requests (chart value webhook.denyUnsatisfiable)")}
 	case text != "":
-		r.warn("%s", text)
+		r.warn("%s%s", text, o.judgedBy)
 	case !known:
 		v.growing(ctx, &r, requests)
 		v.shares(&r, requests, chosen)

@@ -25,6 +25,7 @@ import (
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 )
 
 // Options says what a review denies.
@@ -35,6 +36,8 @@ type Options struct {
 	// DenyUnsatisfiable denies claims and templates that no node could satisfy, even an empty one. If false, they get a
 	// warning.
 	DenyUnsatisfiable bool
+	// judgedBy ends a text that says what the allocator answers.
+	judgedBy string
 }
 
 // CutShort is the warning of a review that reached its time limit. Such a review allows objects that it would deny.
@@ -46,6 +49,7 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 	if request == nil {
 		return refuse("", o.Binding, "the AdmissionReview holds no request")
 	}
+	o.judgedBy = fmt.Sprintf(" (judged by %s)", schedulerfault.JudgedBy(v.Server))
 	found, err := v.review(ctx, request, o)
 	if err != nil {
 		return refuse(request.UID, o.Binding, err.Error())

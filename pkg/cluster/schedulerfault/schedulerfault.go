@@ -131,6 +131,14 @@ type Version struct{ Minor, Patch int }
 // Allocator is the version of Kubernetes whose allocator this module links. Answers about claims are judged by it.
 var Allocator = Version{Minor: 37, Patch: 2}
 
+// JudgedBy says by which versions an answer for a cluster is judged. The zero Version is unknown.
+func JudgedBy(server Version) string {
+	if server == (Version{}) {
+		return fmt.Sprintf("the allocator of Kubernetes %s", Allocator)
+	}
+	return fmt.Sprintf("the allocator of Kubernetes %s, for an API server of %s", Allocator, server)
+}
+
 func (v Version) String() string {
 	if v == (Version{}) {
 		return "unknown"

@@ -13,18 +13,15 @@ import (
 // judged says by which versions the answer is judged, and which known faults the cluster's scheduler has. Its decisions
 // can differ from the answer because of them.
 func (a *Answer) judged(c *Cluster) {
-	a.JudgedBy = fmt.Sprintf("the allocator of Kubernetes %s", schedulerfault.Allocator)
+	version, err := schedulerfault.Parse(c.ServerVersion)
+	a.JudgedBy = schedulerfault.JudgedBy(version)
 	switch {
 	case c.ServerVersionError != nil:
 		a.note("the API server's version could not be read (%v), so known faults of its scheduler were not considered", c.ServerVersionError)
 	case c.ServerVersion == "": // No cluster.
+	case err != nil:
+		a.note("%v, so known faults of the scheduler were not considered", err)
 	default:
-		a.JudgedBy += ", for the API server's " + c.ServerVersion
-		version, err := schedulerfault.Parse(c.ServerVersion)
-		if err != nil {
-			a.note("%v, so known faults of the scheduler were not considered", err)
-			return
-		}
 		for _, f := range schedulerfault.Of(version, served(c.Slices)) {
 			a.note("the scheduler of Kubernetes %s can decide otherwise: %s; to end that, %s", version, f.Text, f.Remedy())
 		}

@@ -23,11 +23,11 @@ func TestAsk_AnyServerVersion_SaysByWhichItJudged(t *testing.T) {
 		notes   []string
 	}{
 		"no server":       {by: allocator},
-		"no known fault":  {version: "v1.37.2", by: allocator + ", for the API server's v1.37.2"},
-		"vendor":          {version: "v1.36.4-eks-1", by: allocator + ", for the API server's v1.36.4-eks-1"},
-		"faults":          {version: "v1.36.1", by: allocator + ", for the API server's v1.36.1", notes: []string{"crashes the scheduler", "ignores the counters", "keeps reservations"}},
-		"one fault":       {version: "v1.36.2", by: allocator + ", for the API server's v1.36.2", notes: []string{"keeps reservations"}},
-		"no such version": {version: "master", by: allocator + ", for the API server's master", notes: []string{"not a version of Kubernetes"}},
+		"no known fault":  {version: "v1.37.2", by: allocator + ", for an API server of 1.37.2"},
+		"vendor":          {version: "v1.36.4-eks-1", by: allocator + ", for an API server of 1.36.4"},
+		"faults":          {version: "v1.36.1", by: allocator + ", for an API server of 1.36.1", notes: []string{"crashes the scheduler", "ignores the counters", "keeps reservations"}},
+		"one fault":       {version: "v1.36.2", by: allocator + ", for an API server of 1.36.2", notes: []string{"keeps reservations"}},
+		"no such version": {version: "master", by: allocator, notes: []string{"not a version of Kubernetes"}},
 		"unread":          {err: errors.New("no answer"), by: allocator, notes: []string{"could not be read (no answer)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
