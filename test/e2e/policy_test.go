@@ -61,6 +61,8 @@ func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 	}))
 	five := request("gpu", env.Driver)
 	five.Exactly.Count = 5
+	more := groupOf(4)
+	more.Exactly.Selectors[0].CEL.Expression += ` || ` + strings.Replace(more.Exactly.Selectors[0].CEL.Expression, "== 4", "> 4", 1)
 	for name, c := range map[string]struct {
 		err    error
 		denied string
@@ -75,6 +77,7 @@ func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 		"a claim as it should be":        {claimed(namespace, request("gpu", env.Driver)), ""},
 		"a group of four":                {claimed(namespace, groupOf(4)), ""},
 		"a group of eight":               {claimed(namespace, groupOf(8)), "more than 4 GPUs"},
+		"a group of four and more":       {claimed(namespace, more), "more than 4 GPUs"},
 		"a group of any size":            {claimed(namespace, request("gpu", "nvlink.gpu.nvidia.com")), "without saying of how many"},
 		"a claim with too many":          {claimed(namespace, five), "more than 4 GPUs"},
 		"a fraction":                     {claimed(namespace, fraction), `namespaces with the label gpu-dra-driver/fractions: "true"`},
