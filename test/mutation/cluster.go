@@ -210,4 +210,49 @@ var clusterMutations = []Mutation{
 		Old: " && !quantity(string(a)).isGreaterThan(quantity('1Pi'))", New: "",
 		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
 	},
+	{
+		Name: "a review's turn goes to the client that asks most", File: "internal/peers/peers.go",
+		Old: "g.running[q.peer] < g.running[first.peer] ||\n				g.running[q.peer] == g.running[first.peer] && q.number", New: "q.number",
+		Package: "./internal/peers", Test: "TestServer_OnePeerHasManyRequests_OtherPeersTurnComesNext",
+	},
+	{
+		Name: "the bodies of one client take the memory of all", File: "internal/peers/peers.go",
+		Old: "of[r.peer] > of[most.peer] || of[r.peer] == of[most.peer] && r.bytes > most.bytes", New: "false",
+		Package: "./internal/peers", Test: "TestServer_BodiesOfOnePeerTakeTheMemory_OtherPeersBodyIsRead",
+	},
+	{
+		Name: "the oldest connection ends, whoever has the most", File: "internal/peers/peers.go",
+		Old: "of[o.peer] > of[ended.peer] || of[o.peer] == of[ended.peer] && ", New: "",
+		Package: "./internal/peers", Test: "TestListen_ManyConnections_PeerWithTheMostPays",
+	},
+	{
+		Name: "a review of any number of parts is decoded", File: "pkg/cluster/controller/webhook.go",
+		Old: "if p.count > maxParts {", New: "if false {",
+		Package: control, Test: "TestWebhooks_ManyEmptyParts_LittleMemory",
+	},
+	{
+		Name: "a published device denies a class", File: "pkg/cluster/admission/class.go",
+		Old: "		r.warn(\"%s\", text)\n	}\n	for _, e", New: "		r.Errors = field.ErrorList{field.Forbidden(spec, text)}\n	}\n	for _, e",
+		Package: "./pkg/cluster/admission", Test: "TestReview_OneNodePublishesAnything_CorrectObjectsAreAllowed",
+	},
+	{
+		Name: "a model takes the name of another class", File: "pkg/cluster/deviceclasses/deviceclasses.go",
+		Old: "if reserved.MatchString(prefix + model) {", New: "if false {",
+		Package: "./pkg/cluster/deviceclasses", Test: "TestBuild_ModelsNamedLikeOtherClasses_EachHasItsOwn",
+	},
+	{
+		Name: "reviews ask the newest allocator, whatever the server has", File: "pkg/cluster/controller/clusterview.go",
+		Old: "		asker.Server = *version\n", New: "		_ = version\n",
+		Package: control, Test: "TestController_ServerUpgraded_ReviewsAskItsAllocator",
+	},
+	{
+		Name: "a group counts by a size that its selector only names", File: chart + "/templates/policies.yaml",
+		Old: "e.matches(r\"\"\"{{ $sized }}\"\"\")", New: "e.matches('gpuCount *== *[0-9]+')",
+		Package: charts, Test: "TestPolicies_GroupsBySelector_NoneLargerThanAllowed",
+	},
+	{
+		Name: "any class with the chart's selector is not reviewed", File: chart + "/templates/webhook.yaml",
+		Old: " || object.spec.?config.orValue([]).size() > 0 ||", New: " ||",
+		Package: charts, Test: "TestWebhooks_Objects_RightOneIsCalled",
+	},
 }
