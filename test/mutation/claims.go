@@ -370,6 +370,21 @@ var claimMutations = []Mutation{
 		Package: "./pkg/partition/mig", Test: "TestPrepare_RecordOfTimeSliceLost_RestoresDefault",
 	},
 	{
+		Name: "a claim on bad sectors never ends", File: "pkg/devicestate/unprepare.go",
+		Old: "case none && errors.Is(err, errSpecUnreadable):", New: "case none && errors.Is(err, errSpecUnreadable) && boot == \"\":",
+		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "a new share is told to delete its own pod", File: "pkg/devicestate/prepare.go",
+		Old: "	if errors.Is(err, plan.ErrDestroyed) {\n		err = lostByOther", New: "	if errors.Is(err, plan.ErrDestroyed) && standing {\n		err = lostByOther",
+		Package: "./pkg/partition/mig", Test: "TestPrepare_SharedPartitionDestroyed_NamesTheClaimThatLostIt",
+	},
+	{
+		Name: "a deleted lock file excludes nobody", File: "internal/host/lock.go",
+		Old: "if !deleted(f) || l.used(path) {", New: "if !deleted(f) || !l.used(path) {",
+		Package: "./internal/host", Test: "TestLock_FileDeleted_StillExcludesProcesses",
+	},
+	{
 		Name: "a record that was found unreadable is not rebuilt", File: "pkg/devicestate/overlap.go",
 		Old: "now != absent && now != read {", New: "now != absent && now != read && now == replacing {",
 		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",

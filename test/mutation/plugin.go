@@ -239,6 +239,16 @@ var pluginMutations = []Mutation{
 		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
 	},
 	{
+		Name: "a report goes to a later claim of the same name", File: "pkg/node/kubeletplugin/reporting/events.go",
+		Old: "getErr == nil && string(claim.UID) == typed.UID {", New: "getErr == nil {",
+		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestEvents_Report_FindsClaimOrNode",
+	},
+	{
+		Name: "a deleted hook stays away", File: "cmd/dra-kubelet-plugin/engine.go",
+		Old: "h.installed && !errors.Is(err, fs.ErrNotExist) {", New: "h.installed && (err == nil || errors.Is(err, fs.ErrNotExist)) {",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestHook_Deleted_InstalledAgain",
+	},
+	{
 		Name: "a claim's name counts although its UID differs", File: "pkg/node/kubeletplugin/podresources/usage.go",
 		Old: "if len(devices) == before {", New: "if len(devices) >= before {",
 		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestKubelet_AwayAndThere_AnswersOnlyWhenThere",
