@@ -187,7 +187,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "NVML without an answer is a node without GPUs", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "errors.Is(err, inventory.ErrHealthUnknown) && s.Driver", New: "errors.Is(err, inventory.ErrHealthUnknown) && n.name == s.Driver",
+		Old: "inventory.ErrHealthUnknown) && s.Driver.Version == \"\" {", New: "inventory.ErrHealthUnknown) && s.Driver.Version == n.name {",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute",
 	},
 	{
