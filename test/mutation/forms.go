@@ -91,4 +91,9 @@ var formMutations = []Mutation{
 		Old: "	case r.UUID != g.UUID:\n", New: "	case r.UUID == \"\":\n",
 		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_NodeReboots_KeepsFaultsOfTheBoard",
 	},
+	{
+		Name: "a negative part of the SMs is reserved", File: "pkg/claim/plan/parameters.go",
+		Old: "percent := compute.CmpInt64(0) >= 0 && ", New: "percent := ",
+		Package: "./pkg/claim/plan", Test: "TestMake_AnyComputeConsumed_LimitedOrRefused",
+	},
 }
