@@ -217,7 +217,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the bodies of one client take the memory of all", File: "internal/peers/peers.go",
-		Old: "of[r.peer] > of[most.peer] || of[r.peer] == of[most.peer] && r.bytes > most.bytes", New: "false",
+		Old: "of[r.peer] > of[most.peer] || of[r.peer] == of[most.peer] && r.bytes > most.bytes", New: "r.bytes < most.bytes",
 		Package: "./internal/peers", Test: "TestServer_BodiesOfOnePeerTakeTheMemory_OtherPeersBodyIsRead",
 	},
 	{
