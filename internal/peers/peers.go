@@ -26,8 +26,8 @@ type Limits struct {
 	Connections int
 	// Turns is the number of requests that the handler has at once; others wait.
 	Turns int
-	// Body limits the body of a request, and Bodies those of all requests together, with the answers that nobody has
-	// read yet.
+	// Body limits the body of a request, and Bodies those of all requests together, with the answers that
+	// clients have not read yet.
 	Body, Bodies int64
 	// Time limits a request: to arrive, to wait and to be answered.
 	Time time.Duration
@@ -142,7 +142,7 @@ type gate struct {
 	mu       sync.Mutex
 	requests map[*request]struct{}
 	arrived  int
-	// bytes are those of all requests.
+	// bytes is the sum of all requests.
 	bytes int64
 	// running is the number of turns of each peer, and turns that of all.
 	running map[string]int

@@ -53,8 +53,8 @@ type Class struct {
 }
 
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
-// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two models of
-// as many nodes have one class name, its class stays, and the other model's class has a hash in its name.
+// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name. If two models of
+// as many nodes have one class name, its class stays. The other model's class has a hash in its name.
 func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
 	type choice struct {
 		what, name       string
