@@ -81,6 +81,8 @@ type GPU struct {
 	Advice []Fault `json:"advice,omitempty"`
 	// Unmonitored is the reason why faults of the GPU cannot be seen; empty if they can.
 	Unmonitored string `json:"unmonitored,omitempty"`
+	// Silent means that NVML has not answered for the GPU for a while. The other fields are from its last answers.
+	Silent bool `json:"silent,omitempty"`
 }
 
 // Fault is a fault of a readable GPU, or advice. pkg/gpu/health decides on it, and knows the remedy.
@@ -100,6 +102,8 @@ type Problem struct {
 	Index int `json:"index"`
 	// Lost means that NVML answered "GPU is lost": the GPU is off the bus until a reset or reboot.
 	Lost bool `json:"lost,omitempty"`
+	// Silent means that NVML did not answer, with its last answers unknown.
+	Silent bool `json:"silent,omitempty"`
 	// Message holds the attempt and the driver's answer.
 	Message string `json:"message"`
 }
@@ -121,6 +125,9 @@ func (s Snapshot) Gone(address string) bool {
 	}
 	return !slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.PCIAddress == address || p.PCIAddress == "" })
 }
+
+// SilentText is the cause of a fault of a GPU for which NVML does not answer.
+const SilentText = "the GPU hangs: NVML does not answer for it"
 
 // GoneText is the cause of a fault of a GPU that is gone.
 const GoneText = "the driver no longer lists the GPU"

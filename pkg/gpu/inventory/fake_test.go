@@ -59,7 +59,7 @@ func (d alteredDevice) Brand() (nvml.Brand, error) { return d.a.brand, nil }
 type counting struct {
 	nvml.Library
 	hang           atomic.Pointer[chan struct{}]
-	opened, closed int
+	opened, closed atomic.Int32
 	// replaced means that the driver was replaced since this process loaded its library.
 	replaced atomic.Bool
 }
@@ -73,7 +73,7 @@ func (c *counting) Open() (nvml.Session, error) {
 	}
 	s, err := c.Library.Open()
 	if err == nil {
-		c.opened++
+		c.opened.Add(1)
 	}
 	return &countingSession{s, c}, err
 }
@@ -84,6 +84,6 @@ type countingSession struct {
 }
 
 func (s *countingSession) Close() error {
-	s.c.closed++
+	s.c.closed.Add(1)
 	return s.Session.Close()
 }

@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,13 +12,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
 )
 
 var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
@@ -25,9 +31,9 @@ var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 // reader reads one GPU. It keeps the first error that makes the GPU unusable.
 type reader struct {
 	err error
-	// driver is the driver's version; known are the profiles of earlier scans.
+	// driver is the driver's version; known has the profiles of earlier scans.
 	driver string
-	known  map[profileKey][]gpu.Profile
+	known  *sync.Map
 }
 
 // require keeps the error of a query that every usable GPU answers.
@@ -63,23 +69,74 @@ func (r *reader) name(what string, value fmt.Stringer, err error) string {
 	return value.String()
 }
 
-func (i *Inventory) readGPU(session nvml.Session, index int, driver string) (nvml.Device, gpu.GPU, *gpu.Problem) {
-	g := gpu.GPU{Index: index}
-	r := reader{driver: driver, known: i.profiles}
-	d, err := session.Device(index)
-	r.require("the GPU's handle", err)
-	if err == nil {
-		r.identity(d, &g)
-		r.description(d, &g)
+// reading is what a scan reads of one GPU.
+type reading struct {
+	session *session
+	driver  string
+	device  nvml.Device
+	gpu     gpu.GPU
+	// health is nil if the GPU does not report it.
+	health *health.Reading
+}
+
+// readGPUs reads n GPUs, concurrently because one can hang, and adds them to a Snapshot. It returns the readings by PCI
+// address.
+func (i *Inventory) readGPUs(session *session, n int, s *gpu.Snapshot) map[string]reading {
+	gpus := map[string]reading{}
+	for index := range n {
+		gpus[strconv.Itoa(index)] = reading{session: session, driver: s.Driver.Version, gpu: gpu.GPU{Index: index}}
 	}
-	if r.err != nil {
-		return nil, gpu.GPU{}, &gpu.Problem{
-			PCIAddress: g.PCIAddress, UUID: g.UUID, Index: index,
-			Lost: errors.Is(r.err, nvml.GPUIsLost), Message: r.err.Error(),
+	i.await(session, i.reading.Begin(gpus, i.readGPU))
+	read, answered := map[string]reading{}, map[int]bool{}
+	ended, _ := i.reading.Results()
+	slices.SortFunc(ended, func(a, b host.Attempt[reading]) int { return cmp.Compare(a.Item.gpu.Index, b.Item.gpu.Index) })
+	for _, a := range ended {
+		r := a.Item
+		if r.session != session {
+			continue // It answered after its scan.
+		}
+		answered[r.gpu.Index] = true
+		if a.Err != nil {
+			s.Problems = append(s.Problems, gpu.Problem{
+				PCIAddress: r.gpu.PCIAddress, UUID: r.gpu.UUID, Index: r.gpu.Index,
+				Lost: errors.Is(a.Err, nvml.GPUIsLost), Message: a.Err.Error(),
+			})
+			continue
+		}
+		i.place(&r.gpu)
+		read[r.gpu.PCIAddress] = r
+		s.GPUs = append(s.GPUs, r.gpu)
+	}
+	for index := range n {
+		if !answered[index] {
+			s.Problems = append(s.Problems, gpu.Problem{Index: index, Silent: true, Message: gpu.SilentText})
 		}
 	}
-	i.place(&g)
-	return d, g, nil
+	return read
+}
+
+// readGPU reads one GPU. It can return after its scan.
+func (i *Inventory) readGPU(a *reading) error {
+	r := reader{driver: a.driver, known: &i.profiles}
+	d, err := a.session.Device(a.gpu.Index)
+	r.require("the GPU's handle", err)
+	if err == nil {
+		r.identity(d, &a.gpu)
+		r.description(d, &a.gpu)
+	}
+	if a.device = d; r.err != nil || i.o.Health == nil {
+		return r.err
+	}
+	if h, err := d.Health(); err == nil {
+		a.health = &health.Reading{
+			Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
+			At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0,
+			Width: h.PCIeWidth, MaxWidth: h.PCIeMaxWidth, Busy: h.Busy,
+			Corrected: h.CorrectableErrors, Uncorrected: h.UncorrectableErrors,
+			CorrectedRows: h.CorrectableRows, UncorrectedRows: h.UncorrectableRows,
+		}
+	}
+	return nil
 }
 
 // identity reads the PCI address, the UUID and the minor number. It refuses malformed values, because device names and

@@ -4,8 +4,8 @@
 // Package inventory reads a node's GPUs from NVML and sysfs, and watches for changes.
 //
 // A scan opens an NVML session, reads and closes it, because an open session keeps the driver from being unloaded.
-// A failing GPU becomes a Problem of the Snapshot and does not affect the others. A node without a driver has the zero
-// Snapshot and an error with the cause; the plugin keeps running.
+// A GPU that fails or hangs becomes a Problem of the Snapshot and does not affect the others. Watch keeps the last state of
+// one that hangs. A node without a driver has the zero Snapshot and an error with the cause; the plugin keeps running.
 //
 // Traps. Two scans of unchanged hardware must be equal, so changing values (free memory, temperatures) are not in a
 // Snapshot. NVML cannot report the address of a GPU that is off the bus; the kernel's list under /proc can.
@@ -20,9 +20,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
@@ -84,13 +86,20 @@ type Inventory struct {
 	soon atomic.Bool
 	// minors are read from the driver's files.
 	minors minorNumbers
-	// profiles and places, by path in sysfs, are used by one scan at a time.
-	profiles map[profileKey][]gpu.Profile
-	places   map[string]gpu.GPU
+	// reading has the attempts to read GPUs, by NVML's index, linking those to ask for their peers, by PCI address.
+	reading host.Attempts[reading]
+	linking host.Attempts[linking]
+	// profiles has the []gpu.Profile of each profileKey. An attempt that hangs can use it beside a later scan.
+	profiles sync.Map
+	// places, by path in sysfs, and peers, the last answers for pairs of UUIDs, are used by one scan at a time.
+	places map[string]gpu.GPU
+	peers  map[[2]string]bool
 	// multiprocessors are known for these products, by name.
 	multiprocessors map[string]int
-	// last is the last readable state of each GPU, by PCI address. Only Watch uses it.
-	last map[string]gpu.GPU
+	// last is the last readable state of each GPU, and silent the number of scans without an answer of it since then, by PCI
+	// address. Only Watch uses them.
+	last   map[string]gpu.GPU
+	silent map[string]int
 }
 
 // New returns an Inventory without reading the node.
@@ -110,8 +119,10 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{Scans: o.Scans, Trigger: o.Trigger, o: o, last: map[string]gpu.GPU{}, profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{},
-		multiprocessors: map[string]int{}, minors: minorNumbers{reading: map[string]bool{}, last: map[string]string{}}}
+	return &Inventory{
+		Scans: o.Scans, Trigger: o.Trigger, o: o, last: map[string]gpu.GPU{}, places: map[string]gpu.GPU{},
+		multiprocessors: map[string]int{}, minors: minorNumbers{last: map[string]string{}},
+	}
 }
 
 func (i *Inventory) kernel() nvml.Kernel {
@@ -120,9 +131,9 @@ func (i *Inventory) kernel() nvml.Kernel {
 
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver
 // without a driver, nvml.ErrReplaced if this process must restart to use the new driver, another error if NVML failed as
-// a whole.
+// a whole. It does not wait for a GPU that hangs.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
-	session, err := i.o.Library.Open()
+	opened, err := i.o.Library.Open()
 	// While a driver container restarts, the library can be missing or fail although the module is loaded.
 	if (errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded)) && !i.kernel().HasDriver() {
 		if i.o.Health != nil {
@@ -133,15 +144,58 @@ func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	if err != nil {
 		return gpu.Snapshot{}, fmt.Errorf("open NVML: %w", err)
 	}
-	snapshot, err := i.read(ctx, session)
-	if closeErr := session.Close(); err == nil && closeErr != nil {
+	s := &session{Session: opened}
+	snapshot, err := i.read(ctx, s)
+	if s.hangs {
+		go func() {
+			s.late.Wait()
+			_ = opened.Close()
+		}()
+		return snapshot, err
+	}
+	if closeErr := opened.Close(); err == nil && closeErr != nil {
 		// The Snapshot is valid, but the open session keeps the driver loaded, so the error must be reported.
 		return snapshot, fmt.Errorf("close NVML: %w", closeErr)
 	}
 	return snapshot, err
 }
 
-func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapshot, error) {
+// session is the NVML session of one scan. It stays open for the calls that the scan does not wait for.
+type session struct {
+	nvml.Session
+	hangs bool
+	late  sync.WaitGroup
+}
+
+// answerInterval is the interval of checks whether NVML answers. GPUs without persistence mode can take seconds each.
+const answerInterval = 2500 * time.Millisecond
+
+// await waits for attempts, for as long as one of them ends in each interval.
+func (i *Inventory) await(s *session, answers <-chan struct{}) {
+	ticks, stop := i.o.Tick(answerInterval)
+	defer stop()
+	for silent := false; ; {
+		select {
+		case _, more := <-answers:
+			if !more {
+				return
+			}
+			silent = false
+		case <-ticks:
+			if silent {
+				s.hangs = true
+				s.late.Go(func() {
+					for range answers { // It is closed after the last one.
+					}
+				})
+				return
+			}
+			silent = true
+		}
+	}
+}
+
+func (i *Inventory) read(ctx context.Context, session *session) (gpu.Snapshot, error) {
 	var s gpu.Snapshot
 	var err error
 	if s.Driver.Version, err = session.DriverVersion(); err != nil {
@@ -155,29 +209,22 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	if err != nil && !errors.Is(err, nvml.GPUNotFound) {
 		return gpu.Snapshot{}, fmt.Errorf("count the GPUs: %w", err)
 	}
-	handles := map[string]nvml.Device{}
-	for index := range n {
-		if err := ctx.Err(); err != nil {
-			return gpu.Snapshot{}, err
-		}
-		d, g, problem := i.readGPU(session, index, s.Driver.Version)
-		if problem != nil {
-			s.Problems = append(s.Problems, *problem)
-			continue
-		}
-		handles[g.PCIAddress] = d
-		s.GPUs = append(s.GPUs, g)
+	if err := ctx.Err(); err != nil {
+		return gpu.Snapshot{}, err
 	}
+	read := i.readGPUs(session, n, &s)
 	rejectDuplicates(&s)
 	i.keepMultiprocessors(s.GPUs)
-	i.findFaults(s.GPUs, handles)
-	peers(s.GPUs, handles)
+	i.findFaults(s.GPUs, read)
+	i.findPeers(session, s.GPUs, read)
 	i.locate(&s)
 	i.passedThrough(&s)
-	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
+	slices.SortFunc(s.GPUs, byAddress)
 	slices.SortStableFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })
 	return s, nil
 }
+
+func byAddress(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) }
 
 // keepMultiprocessors completes GPUs in MIG mode, whose cores the driver does not count. GPUs of a product have equally
 // many. So a switch of the mode does not change what a node publishes.
@@ -194,27 +241,22 @@ func (i *Inventory) keepMultiprocessors(gpus []gpu.GPU) {
 	}
 }
 
-func (i *Inventory) findFaults(gpus []gpu.GPU, handles map[string]nvml.Device) {
+func (i *Inventory) findFaults(gpus []gpu.GPU, read map[string]reading) {
 	if i.o.Health == nil {
 		return
 	}
 	soon := false
 	for n := range gpus {
-		var r *health.Reading
-		if h, err := handles[gpus[n].PCIAddress].Health(); err == nil {
-			r = &health.Reading{
-				Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
-				At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0,
-				Width: h.PCIeWidth, MaxWidth: h.PCIeMaxWidth, Busy: h.Busy,
-				Corrected: h.CorrectableErrors, Uncorrected: h.UncorrectableErrors,
-				CorrectedRows: h.CorrectableRows, UncorrectedRows: h.UncorrectableRows,
-			}
-		}
-		now := i.o.Health.Poll(gpus[n], r)
-		gpus[n].Faults, gpus[n].Advice, gpus[n].Unmonitored = now.Faults(), now.Advice(), now.Unmonitored()
-		soon = soon || now.Clearing()
+		soon = i.poll(&gpus[n], read[gpus[n].PCIAddress].health) || soon
 	}
 	i.soon.Store(soon)
+}
+
+// poll sets the faults of a GPU. It returns whether the next answer may end them.
+func (i *Inventory) poll(g *gpu.GPU, r *health.Reading) (soon bool) {
+	now := i.o.Health.Poll(*g, r)
+	g.Faults, g.Advice, g.Unmonitored = now.Faults(), now.Advice(), now.Unmonitored()
+	return now.Clearing()
 }
 
 // rejectDuplicates turns all GPUs with the same identity into problems, because none of them is certainly the right

@@ -42,12 +42,12 @@ type profileKey struct {
 
 // profiles returns the GPU's MIG profiles, which it reads once. They are most of a scan's queries.
 func (r *reader) profiles(d nvml.Device, key profileKey) ([]gpu.Profile, error) {
-	if known, ok := r.known[key]; ok {
-		return known, nil
+	if known, ok := r.known.Load(key); ok {
+		return known.([]gpu.Profile), nil
 	}
 	profiles, err := readProfiles(d)
 	if err == nil {
-		r.known[key] = profiles
+		r.known.Store(key, profiles)
 	}
 	return profiles, err
 }

@@ -4,15 +4,17 @@
 package inventory
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpu-dra-driver/internal/host"
 )
 
 // modules are the kernel modules that give numbers to device nodes.
@@ -50,44 +52,30 @@ var minorForm = regexp.MustCompile(`(?m)^Device Minor:.*$`)
 
 // minorNumbers reads the minor numbers of GPUs from the driver's files. A GPU that hangs keeps its last number.
 type minorNumbers struct {
-	mu      sync.Mutex
-	reading map[string]bool
+	reading host.Attempts[minorNumber]
 	last    map[string]string
 }
 
+type minorNumber struct{ address, line string }
+
 // read returns the line of each GPU in order.
 func (m *minorNumbers) read(dir string, addresses []string) string {
-	read := make(chan struct{}, len(addresses))
-	pending := 0
-	m.mu.Lock()
+	gpus := map[string]minorNumber{}
 	for _, address := range addresses {
-		if m.reading[address] {
-			continue
-		}
-		m.reading[address] = true
-		pending++
-		go func() {
-			data, err := os.ReadFile(filepath.Join(dir, address, "information"))
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if delete(m.reading, address); err == nil {
-				m.last[address] = string(minorForm.Find(data))
-			}
-			read <- struct{}{}
-		}()
+		gpus[address] = minorNumber{address: address}
 	}
-	m.mu.Unlock()
-	late := time.After(minorLimit)
-	for ; pending > 0; pending-- {
-		select {
-		case <-read:
-			continue
-		case <-late:
+	ctx, cancel := context.WithTimeout(context.Background(), minorLimit)
+	defer cancel()
+	ended, _ := m.reading.Each(ctx, gpus, func(n *minorNumber) error {
+		data, err := os.ReadFile(filepath.Join(dir, n.address, "information"))
+		n.line = string(minorForm.Find(data))
+		return err
+	})
+	for _, a := range ended {
+		if a.Err == nil {
+			m.last[a.Item.address] = a.Item.line
 		}
-		break
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	var b strings.Builder
 	for _, address := range addresses {
 		b.WriteString("\n" + address + " " + m.last[address])

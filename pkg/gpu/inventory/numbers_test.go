@@ -84,7 +84,7 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := minorNumbers{reading: map[string]bool{}, last: map[string]string{}}
+	m := minorNumbers{last: map[string]string{}}
 	read := func() string {
 		numbers := make(chan string, 1)
 		go func() { numbers <- m.read(dir, []string{"a", "b"}) }()

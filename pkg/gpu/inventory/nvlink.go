@@ -6,6 +6,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,20 +50,57 @@ func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 	}
 }
 
-// peers asks NVML about peer access between every two GPUs with links between them. If the driver does not support the
-// query, the links decide. If the query fails, the GPUs are not peers.
-func peers(gpus []gpu.GPU, handles map[string]nvml.Device) {
+// linking asks for the peers of a GPU among others.
+type linking struct {
+	session *session
+	device  nvml.Device
+	others  map[[2]string]nvml.Device
+	peers   map[[2]string]bool
+}
+
+// ask can return after its scan.
+func (l *linking) ask() error {
+	l.peers = map[[2]string]bool{}
+	for pair, other := range l.others {
+		peer, err := l.device.NVLinkPeer(other)
+		l.peers[pair] = nvml.Unavailable(err) || err == nil && peer
+	}
+	return nil
+}
+
+// findPeers asks NVML about peer access between every two GPUs with links between them. If the driver does not support
+// the query, the links decide. If the query fails, the GPUs are not peers. If it hangs, the last answer stays.
+func (i *Inventory) findPeers(session *session, gpus []gpu.GPU, read map[string]reading) {
+	questions := map[string]linking{}
+	for n, a := range gpus {
+		l := linking{session: session, device: read[a.PCIAddress].device, others: map[[2]string]nvml.Device{}}
+		for _, b := range gpus[:n] {
+			if suggested(a, b) {
+				l.others[[2]string{a.UUID, b.UUID}] = read[b.PCIAddress].device
+			}
+		}
+		if len(l.others) > 0 {
+			questions[a.PCIAddress] = l
+		}
+	}
+	i.await(session, i.linking.Begin(questions, (*linking).ask))
+	answers := map[[2]string]bool{}
+	for _, q := range questions {
+		for pair := range q.others {
+			answers[pair] = i.peers[pair]
+		}
+	}
+	ended, _ := i.linking.Results()
+	for _, a := range ended {
+		if a.Item.session == session {
+			maps.Copy(answers, a.Item.peers)
+		}
+	}
+	i.peers = answers
 	for n := range gpus {
 		for m := range n {
 			a, b := &gpus[n], &gpus[m]
-			if !suggested(*a, *b) {
-				continue
-			}
-			peer, err := handles[a.PCIAddress].NVLinkPeer(handles[b.PCIAddress])
-			if nvml.Unavailable(err) {
-				return
-			}
-			if err != nil || !peer {
+			if peer, asked := answers[[2]string{a.UUID, b.UUID}]; asked && !peer {
 				a.Unreachable = append(a.Unreachable, b.PCIAddress)
 				b.Unreachable = append(b.Unreachable, a.PCIAddress)
 			}

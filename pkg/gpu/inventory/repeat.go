@@ -52,13 +52,14 @@ func (r *result) keep(last result, kernel nvml.Kernel) {
 			s.Problems = nil
 		}
 	}
-	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
+	slices.SortFunc(s.GPUs, byAddress)
 }
 
 // withFactsOf returns a GPU's last state with the new values of fields that change while the GPU works.
 func withFactsOf(was, now gpu.GPU) gpu.GPU {
 	out := was
-	out.Index, out.Minor, out.Faults, out.Advice, out.Unmonitored = now.Index, now.Minor, now.Faults, now.Advice, now.Unmonitored
+	out.Index, out.Minor, out.Silent = now.Index, now.Minor, now.Silent
+	out.Faults, out.Advice, out.Unmonitored = now.Faults, now.Advice, now.Unmonitored
 	if was.MIG.Capable && now.MIG.Capable && now.MIG.Fault == "" {
 		out.MIG = now.MIG
 		out.MIG.Switchable = was.MIG.Switchable

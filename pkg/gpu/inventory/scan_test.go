@@ -353,8 +353,8 @@ func TestScan_AnyResult_ClosesSession(t *testing.T) {
 	if _, err := i.Scan(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Scan of a caller who left: %v", err)
 	}
-	if lib.opened != 2 || lib.closed != 2 {
-		t.Errorf("%d sessions opened, %d closed; want 2 of each", lib.opened, lib.closed)
+	if lib.opened.Load() != 2 || lib.closed.Load() != 2 {
+		t.Errorf("%d sessions opened, %d closed; want 2 of each", lib.opened.Load(), lib.closed.Load())
 	}
 }
 

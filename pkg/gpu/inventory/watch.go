@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,7 +68,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		}
 		if now.switched && repeats < pollsToUnknown {
 			repeats++
-			if err := i.poll(ctx, ticks); err != nil {
+			if err := i.pause(ctx, ticks); err != nil {
 				return err
 			}
 			continue
@@ -80,6 +81,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 			silent = 0
 			i.keepInterconnects(now.snapshot.GPUs)
 			if !gone {
+				now.silent = i.keepSilent(&now.snapshot, last.snapshot)
 				now.keep(last, i.kernel())
 			}
 			i.remember(now.snapshot.GPUs)
@@ -97,6 +99,46 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 			return err
 		}
 	}
+}
+
+// keepSilent adds the last state of the GPUs for which NVML did not answer, because hanging alone withdraws no device.
+// After a while it marks them as silent. It reports whether NVML did not answer for a GPU.
+func (i *Inventory) keepSilent(s *gpu.Snapshot, last gpu.Snapshot) (silent bool) {
+	scans := map[string]int{}
+	s.Problems = slices.DeleteFunc(s.Problems, func(p gpu.Problem) bool {
+		if !p.Silent {
+			return false
+		}
+		silent = true
+		n := slices.IndexFunc(last.GPUs, func(g gpu.GPU) bool {
+			return g.PCIAddress == p.PCIAddress || p.PCIAddress == "" && g.Index == p.Index
+		})
+		if n < 0 {
+			return false
+		}
+		g := last.GPUs[n]
+		if _, another := s.ByAddress(g.PCIAddress); another {
+			return false
+		}
+		scans[g.PCIAddress] = i.silent[g.PCIAddress] + 1
+		g.Silent = scans[g.PCIAddress] >= pollsToUnknown
+		if i.o.Health != nil {
+			i.poll(&g, nil) // XIDs still arrive.
+		}
+		for m := range s.GPUs {
+			if other := &s.GPUs[m]; slices.Contains(g.Unreachable, other.PCIAddress) {
+				other.Unreachable = slices.Sorted(slices.Values(append(other.Unreachable, g.PCIAddress)))
+			}
+		}
+		s.GPUs = append(s.GPUs, g)
+		return true
+	})
+	if len(s.Problems) == 0 {
+		s.Problems = nil // As without a hang: Watch compares Snapshots.
+	}
+	i.silent = scans
+	slices.SortFunc(s.GPUs, byAddress)
+	return silent
 }
 
 // keepInterconnects completes GPUs in MIG mode, which hides their links: partitions must not change the group of a GPU.
@@ -144,14 +186,14 @@ type result struct {
 	files    string
 	snapshot gpu.Snapshot
 	err      error
-	// switched means that a MIG mode was switched meanwhile.
-	switched bool
+	// switched means that a MIG mode was switched meanwhile, silent that NVML did not answer for a GPU.
+	switched, silent bool
 	// doubted are the PCI addresses of GPUs that keep their last state.
 	doubted map[string]bool
 }
 
-// poll waits for the next poll.
-func (i *Inventory) poll(ctx context.Context, ticks <-chan time.Time) error {
+// pause waits for the next poll.
+func (i *Inventory) pause(ctx context.Context, ticks <-chan time.Time) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -169,7 +211,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 		case <-i.Trigger:
 			return nil
 		case <-ticks:
-			if n >= pollsPerScan || last.err != nil || len(last.doubted) > 0 || i.soon.Load() || i.files() != last.files {
+			if n >= pollsPerScan || last.err != nil || last.silent || len(last.doubted) > 0 || i.soon.Load() || i.files() != last.files {
 				return nil
 			}
 		}

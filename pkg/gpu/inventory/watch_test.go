@@ -32,9 +32,11 @@ type env struct {
 	dir     string
 	ticks   chan time.Time
 	late    chan time.Time // ticks during a scan
-	seen    chan delivery
-	ended   chan error
-	cancel  context.CancelFunc
+	// answerInterval is the interval of its ticks while it waits for answers.
+	answerInterval time.Duration
+	seen           chan delivery
+	ended          chan error
+	cancel         context.CancelFunc
 
 	watching bool
 }
@@ -55,7 +57,7 @@ func newWatch(t *testing.T, change func(*engine.State)) *env {
 	t.Helper()
 	w := &env{
 		t: t, machine: simtest.MachineInMemory(t, "hgx-h100", 0), dir: t.TempDir(),
-		ticks: make(chan time.Time), late: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
+		ticks: make(chan time.Time), late: make(chan time.Time), answerInterval: answerInterval, seen: make(chan delivery, 16), ended: make(chan error, 1),
 	}
 	if change != nil {
 		simtest.Change(t, w.machine, change)
@@ -63,7 +65,11 @@ func newWatch(t *testing.T, change func(*engine.State)) *env {
 	w.lib = &counting{Library: nvmlfake.New(w.machine)}
 	w.i = New(Options{
 		Library: w.lib, ProcRoot: w.dir, SysRoot: w.dir, DevRoot: w.dir,
-		Tick: func(time.Duration) (<-chan time.Time, func()) {
+		Tick: func(d time.Duration) (<-chan time.Time, func()) {
+			if d == answerInterval {
+				t := time.NewTicker(w.answerInterval)
+				return t.C, t.Stop
+			}
 			if !w.watching {
 				w.watching = true
 				return w.ticks, func() {}
@@ -175,8 +181,8 @@ func TestWatch_OtherDeviceNode_DoesNotScan(t *testing.T) {
 	w.write("dev/loop7")
 	w.tick(pollsPerScan - 1) // the last poll begins a scan
 	w.tick(1)                // it is over
-	if w.lib.opened != 2 {
-		t.Errorf("%d scans, want one at the start and one after the polls", w.lib.opened)
+	if w.lib.opened.Load() != 2 {
+		t.Errorf("%d scans, want one at the start and one after the polls", w.lib.opened.Load())
 	}
 }
 
