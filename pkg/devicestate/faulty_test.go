@@ -36,3 +36,22 @@ func TestPrepare_FaultyGPU_RefusedUnlessUsable(t *testing.T) {
 		})
 	}
 }
+
+func TestPrepare_GPUHangs_RefusedUnlessPrepared(t *testing.T) {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.Claim("before", "1")
+	e.Prepare(p, "before")
+	for i := range e.Snapshot.GPUs[:2] {
+		e.Snapshot.GPUs[i].Silent = true
+	}
+	e.Prepare(p, "before")
+	e.Claim("new", "0", "2")
+	e.CheckRefused(p, "new", claimerror.Transient, claimerror.DeviceNotReady, "gpu-0000-10-00-0", gpu.SilentText, "elsewhere")
+	e.Claim("other", "2")
+	e.Prepare(p, "other")
+	e.Unprepare(p, "other")
+	e.Snapshot.GPUs[0].Silent = false
+	e.Prepare(p, "new")
+	e.CheckClean(p, "before", "new")
+}

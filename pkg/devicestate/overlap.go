@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
@@ -177,12 +178,16 @@ func (e *Engine) refuseServed(p plan.Plan) error {
 	return nil
 }
 
-// refuseFaulty refuses the plan if one of its GPUs cannot work before a reset or a reboot. The last scan decides, so
-// that Prepare does not wait for NVML.
+// refuseFaulty refuses the plan if one of its GPUs hangs, or cannot work before a reset or a reboot. The last scan decides,
+// so that Prepare does not wait for NVML.
 func (e *Engine) refuseFaulty(p plan.Plan) error {
 	snapshot := e.o.Scans.Snapshot()
 	for _, address := range p.HeldGPUs() {
 		g, _ := snapshot.ByAddress(address)
+		if g.Silent {
+			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceNotReady, errors.New(gpu.SilentText),
+				ifItHangs+", or delete the pod and its claim to run it elsewhere")
+		}
 		for _, f := range g.Faults {
 			if state, ok := health.Lookup(f.State); ok && !state.Usable {
 				return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceNotReady, errors.New(f.Cause),

@@ -169,6 +169,10 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
 			}
+		} else if g.Silent {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.Unknown, Message: gpu.SilentText + ". Run nvidia-smi on the node, and reset the GPU or reboot the node",
+			}
 		} else if incomplete && !exclusive[g.PCIAddress] {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State:   resourceslices.Withheld,
@@ -197,7 +201,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		Switched: n.modes(s), External: n.external(s), Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer.
-	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
+	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return n.unknown && w.State == resourceslices.Unknown }))
 	out := make([]resourceslice.Slice, len(pool.Slices))
 	for i, s := range pool.Slices {
 		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}

@@ -260,22 +260,30 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	}
 	// NVML fails for long: every GPU is tainted until it answers, with one report for the node.
 	reports, n.o.Records = nil, held{plans: one}
+	silent := both
+	silent.GPUs = slices.Clone(both.GPUs)
+	silent.GPUs[1].Silent = true
 	for _, tc := range []struct {
-		err  error
-		want string
-	}{{inventory.ErrHealthUnknown, a + " unknown " + b + " unknown"}, {nil, a + " " + b}} {
-		if err := n.Found(t.Context(), both, tc.err); err != nil || !n.fired() {
+		found   gpu.Snapshot
+		err     error
+		want    string
+		reports int
+	}{
+		{both, inventory.ErrHealthUnknown, a + " unknown " + b + " unknown", 1}, {both, nil, a + " " + b, 1},
+		{silent, nil, a + " " + b + " unknown", 2}, {both, nil, a + " " + b, 2},
+	} {
+		if err := n.Found(t.Context(), tc.found, tc.err); err != nil || !n.fired() {
 			t.Error(err)
 		}
-		slices, _ := n.build(features{taints: true})
+		built, _ := n.build(features{taints: true})
 		var got []string
-		for _, d := range slices[0].Devices {
+		for _, d := range built[0].Devices {
 			got = append(got, d.Name)
 			for _, taint := range d.Taints {
 				got = append(got, taint.Value)
 			}
 		}
-		if got := strings.Join(got, " "); got != tc.want || len(reports) != 1 {
+		if got := strings.Join(got, " "); got != tc.want || len(reports) != tc.reports {
 			t.Errorf("%v: %s, want %s; reports %v", tc.err, got, tc.want, reports)
 		}
 	}
