@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -62,14 +61,15 @@ type Settings struct {
 	scans    gpu.Scans
 	settings []Setting
 
-	mu    sync.Mutex
-	state map[settingKey]*settingState
-	busy  map[settingKey]bool // An attempt is in progress, and only it uses the state.
+	// short are attempts that a round waits for, long those with a Limit, by setting and GPU.
+	short, long host.Attempts[attempt]
+	state       map[string]*settingState
 }
 
-type settingKey struct {
-	setting int
-	address string
+type attempt struct {
+	setting Setting
+	gpu     gpu.GPU
+	state   *settingState // Only the attempt in progress uses it.
 }
 
 type settingState struct {
@@ -80,10 +80,7 @@ type settingState struct {
 }
 
 func NewSettings(h *host.Host, locker Locker, scans gpu.Scans, settings ...Setting) *Settings {
-	return &Settings{
-		host: h, locker: locker, scans: scans, settings: settings,
-		state: map[settingKey]*settingState{}, busy: map[settingKey]bool{},
-	}
+	return &Settings{host: h, locker: locker, scans: scans, settings: settings, state: map[string]*settingState{}}
 }
 
 const (
@@ -100,7 +97,7 @@ const (
 func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()
-	snapshot, results, pending := s.scans.Snapshot(), make(chan error), 0
+	snapshot, short, long := s.scans.Snapshot(), map[string]attempt{}, map[string]attempt{}
 	for i, setting := range s.settings {
 		addresses, err := setting.Records.Addresses()
 		if err != nil {
@@ -111,64 +108,41 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 			if !ok {
 				continue // The GPU is gone. Its record stays until it returns.
 			}
-			key := settingKey{i, address}
-			state := s.take(key)
-			if state == nil {
-				continue // An earlier attempt hangs.
+			key := fmt.Sprint(i, " ", address)
+			if s.state[key] == nil {
+				s.state[key] = &settingState{}
 			}
-			attempt, end := ctx, func() {}
+			kind := short
 			if setting.Limit > 0 {
-				attempt, end = context.WithTimeout(context.WithoutCancel(ctx), setting.Limit)
-			} else {
-				pending++
+				kind = long
 			}
-			go func() {
-				defer end()
-				err := host.Guard(func() error { return s.reconcile(attempt, setting, g, state) })
-				s.mu.Lock()
-				delete(s.busy, key)
-				s.mu.Unlock()
-				if setting.Limit > 0 {
-					if err != nil { // The lock can fail too, and Restore can panic.
-						klog.FromContext(ctx).Error(err, "Restoring a setting of an idle GPU failed", "gpu", address)
-					}
-					return
-				}
-				select {
-				case results <- err:
-				case <-ctx.Done():
-				}
-			}()
+			kind[key] = attempt{setting, g, s.state[key]}
 		}
 	}
-	for range pending {
-		select {
-		case err := <-results:
-			if err != nil {
-				failed = append(failed, err)
-			}
-		case <-ctx.Done():
-			return append(failed, fmt.Errorf("restore settings of idle GPUs: %w", context.Cause(ctx)))
+	s.long.Begin(long, func(a *attempt) error {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.setting.Limit)
+		defer cancel()
+		err := s.reconcile(limited, *a)
+		if err != nil { // The lock can fail too.
+			klog.FromContext(ctx).Error(err, "Restoring a setting of an idle GPU failed", "gpu", a.gpu.PCIAddress)
 		}
+		return err
+	})
+	s.long.Results() // They are reported.
+	ended, running := s.short.Each(ctx, short, func(a *attempt) error { return s.reconcile(ctx, *a) })
+	for _, a := range ended {
+		if a.Err != nil {
+			failed = append(failed, a.Err)
+		}
+	}
+	if ctx.Err() != nil && len(running) > 0 {
+		failed = append(failed, fmt.Errorf("restore settings of idle GPUs: %w", context.Cause(ctx)))
 	}
 	return failed
 }
 
-// take returns the state of one GPU's setting, or nil while an attempt is in progress.
-func (s *Settings) take(key settingKey) *settingState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy[key] {
-		return nil
-	}
-	s.busy[key] = true
-	if s.state[key] == nil {
-		s.state[key] = &settingState{}
-	}
-	return s.state[key]
-}
-
-func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, state *settingState) error {
+func (s *Settings) reconcile(ctx context.Context, a attempt) error {
+	setting, g, state := a.setting, a.gpu, a.state
 	return s.locker.WithGPULock(ctx, g.PCIAddress, func(plans []plan.Plan) error {
 		for _, p := range plans {
 			if slices.ContainsFunc(p.Devices, func(d plan.Device) bool {

@@ -60,16 +60,16 @@ type Sampler struct {
 	o        Options
 	snapshot atomic.Pointer[Snapshot]
 
-	// busy has the PCI addresses of GPUs with a call that has not returned. since has the times of the newest samples of
-	// processes, by UUID.
-	busy  map[string]bool
-	since map[string]uint64
+	// measuring are the measurements of GPUs, by PCI address. since has the times of the newest samples of processes, by
+	// UUID.
+	measuring host.Attempts[measured]
+	since     map[string]uint64
 	// owners is nil if processes cannot be listed.
 	owners *owners
 }
 
 func New(o Options) *Sampler {
-	s := &Sampler{Locks: o.Locks, o: o, busy: map[string]bool{}, since: map[string]uint64{}}
+	s := &Sampler{Locks: o.Locks, o: o, since: map[string]uint64{}}
 	s.snapshot.Store(&Snapshot{})
 	if o.ProcRoot != "" {
 		s.owners = &owners{root: o.ProcRoot, mounts: o.Mounts}
@@ -120,21 +120,6 @@ func (l *Locks) Unlock(string) {
 	if l.locks--; l.locks == 0 {
 		l.locked = make(chan struct{})
 	}
-}
-
-// begin notes that a GPU is being measured. It returns false if an earlier call for the GPU has not returned.
-func (s *Sampler) begin(t Target) (ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ok = !s.busy[t.PCIAddress]
-	s.busy[t.PCIAddress] = true
-	return ok
-}
-
-func (s *Sampler) end(t Target) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.busy, t.PCIAddress)
 }
 
 // newestSample notes a sample of processes, and returns the time of the newest one of the GPU.
@@ -199,6 +184,14 @@ func (s *Sampler) read(ctx context.Context, targets []Target) error {
 	}
 }
 
+// measured is the measurement of a target in a session, which closed ends.
+type measured struct {
+	target Target
+	closed chan error
+	gpu    GPU
+	ok     bool
+}
+
 // measureAll opens a session, and closes it after the last answer, also of a GPU that hangs.
 func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, error) {
 	session, err := s.o.Library.Open()
@@ -214,37 +207,30 @@ func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, e
 	if s.owners != nil {
 		s.owners.next()
 	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var gpus []GPU
+	closed, gpus := make(chan error, 1), map[string]measured{}
 	for _, t := range targets {
-		if !s.begin(t) {
-			continue
-		}
-		wg.Go(func() {
-			defer s.end(t)
-			_ = host.Guard(func() error {
-				if g, ok := s.measure(session, t, pause); ok {
-					mu.Lock()
-					defer mu.Unlock()
-					gpus = append(gpus, g)
-				}
-				return nil
-			})
-		})
+		gpus[t.PCIAddress] = measured{target: t, closed: closed}
 	}
-	closed := make(chan error, 1)
+	answers := s.measuring.Begin(gpus, func(m *measured) error {
+		m.gpu, m.ok = s.measure(session, m.target, pause)
+		return nil
+	})
 	go func() {
-		wg.Wait()
+		for range answers { // It is closed after the last one.
+		}
 		closed <- host.Guard(session.Close)
 	}()
 	select {
 	case err = <-closed:
 	case <-time.After(readLimit):
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	out := slices.Clone(gpus)
+	var out []GPU
+	ended, _ := s.measuring.Results()
+	for _, a := range ended {
+		if m := a.Item; m.closed == closed && m.ok && a.Err == nil {
+			out = append(out, m.gpu)
+		}
+	}
 	slices.SortFunc(out, func(a, b GPU) int { return cmp.Compare(a.Address, b.Address) })
 	return out, err
 }

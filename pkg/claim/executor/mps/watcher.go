@@ -38,17 +38,25 @@ type Watcher struct {
 	// restarts counts each daemon's restarts, by device name. It is nil before the first scan.
 	restarts map[string]int
 
+	// ends are the ends of unneeded daemons, checks those of compute modes, by device name.
+	ends   host.Attempts[mpsd.Status]
+	checks host.Attempts[check]
+
 	mu sync.Mutex
-	// checking are the GPUs whose compute mode is being checked; reported holds each GPU's reported mode.
-	checking map[string]bool
+	// reported holds each GPU's reported mode.
 	reported map[string]nvml.ComputeMode
+}
+
+// check is the check of the compute mode of a claim's device.
+type check struct {
+	device plan.Device
+	claim  plan.Claim
 }
 
 // NewWatcher returns a Watcher of an Executor's daemons.
 func NewWatcher(x *Executor, claims Claims, reports notify.Reporter) *Watcher {
 	return &Watcher{
-		x: x, claims: claims, reports: reports, checkLimit: 10 * time.Second,
-		checking: map[string]bool{}, reported: map[string]nvml.ComputeMode{},
+		x: x, claims: claims, reports: reports, checkLimit: 10 * time.Second, reported: map[string]nvml.ComputeMode{},
 	}
 }
 
@@ -94,11 +102,16 @@ func (w *Watcher) Scan(ctx context.Context) error {
 	}
 	w.version = list.Version
 	w.reportRestarts(list.Daemons, plans)
+	unneeded := map[string]mpsd.Status{}
 	for _, s := range list.Daemons {
 		if len(clients(plans, s.Name)) == 0 && !incomplete {
-			w.endUnneeded(ctx, s)
+			unneeded[s.Name] = s
 		}
 	}
+	w.ends.Each(ctx, unneeded, func(s *mpsd.Status) error {
+		w.endUnneeded(ctx, *s)
+		return nil
+	})
 	w.checkModes(ctx, plans)
 	return nil
 }
@@ -166,42 +179,18 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	limited, cancel := context.WithTimeout(ctx, w.checkLimit)
 	defer cancel()
-	done, seen, pending := make(chan struct{}), map[string]bool{}, 0
+	checks := map[string]check{}
 	for _, p := range plans {
 		for _, d := range p.Devices {
-			if seen[d.Name] || !exclusive(d) || !w.begin(d.Name) {
-				continue
+			if _, seen := checks[d.Name]; !seen && exclusive(d) {
+				checks[d.Name] = check{d, p.Claim}
 			}
-			seen[d.Name] = true
-			pending++
-			go func() {
-				_ = host.Guard(func() error { w.checkMode(ctx, d, p.Claim); return nil }) // Guard logs panics.
-				w.mu.Lock()
-				delete(w.checking, d.Name)
-				w.mu.Unlock()
-				select {
-				case done <- struct{}{}:
-				case <-limited.Done():
-				}
-			}()
 		}
 	}
-	for range pending {
-		select {
-		case <-done:
-		case <-limited.Done():
-			return
-		}
-	}
-}
-
-// begin reports whether no check of the device is in progress, and notes one.
-func (w *Watcher) begin(device string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	busy := w.checking[device]
-	w.checking[device] = true
-	return !busy
+	w.checks.Each(limited, checks, func(c *check) error {
+		w.checkMode(ctx, c.device, c.claim)
+		return nil
+	})
 }
 
 func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,8 +31,10 @@ import (
 
 // fakeSupervisor answers with the test's list and error.
 type fakeSupervisor struct {
-	list    mpsd.List
-	err     error
+	list mpsd.List
+	err  error
+
+	mu      sync.Mutex
 	stopped []string
 }
 
@@ -39,7 +42,10 @@ func (s *fakeSupervisor) Ensure(context.Context, mpsd.Daemon) (mpsd.Status, erro
 	return mpsd.Status{PID: 1}, s.err
 }
 func (s *fakeSupervisor) Stop(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.stopped = append(s.stopped, name)
+	slices.Sort(s.stopped)
 	return s.err
 }
 func (s *fakeSupervisor) List(context.Context, string) (mpsd.List, error) { return s.list, s.err }
