@@ -17,7 +17,7 @@ type Fault struct {
 	Query string `json:"query"`
 	// GPU is a UUID, empty for any GPU and for queries without a GPU.
 	GPU string `json:"gpu,omitempty"`
-	// Code is the answer; 0 only delays the query by Latency.
+	// Code is the answer; 0 only delays the query by Latency, or until the fault is removed.
 	Code nvml.Code `json:"code,omitempty"`
 	// After is the number of calls that succeed first. Times is the number of calls that fail then, 0 for all.
 	After   int           `json:"after,omitempty"`

@@ -163,11 +163,21 @@ func (s *Session) applyFaultsAt(st *State, query, uuid string, afterEffect bool)
 	}); err != nil {
 		code, latency = s.applyFaultsLocal(st, query, uuid, afterEffect)
 	}
-	if latency > 0 {
+	if counted { // The fault may be used up.
 		time.Sleep(latency)
+		return code
+	}
+	for end := time.Now().Add(latency); time.Until(end) > 0; {
+		time.Sleep(min(time.Until(end), delayStep))
+		if now, code := s.state(); code != 0 || !slices.ContainsFunc(now.Faults, func(f Fault) bool { return f.matches(query, uuid, afterEffect) }) {
+			break // A query that hangs is one with a long latency: it returns once the fault is removed.
+		}
 	}
 	return code
 }
+
+// delayStep is the interval in which a delayed query notices that its fault was removed.
+const delayStep = 20 * time.Millisecond
 
 // count is Update without the sync: counting a call changes no visible file.
 func (e *Engine) count(change func(*State)) error {

@@ -167,12 +167,12 @@ type session struct {
 	late  sync.WaitGroup
 }
 
-// answerInterval is the interval of checks whether NVML answers. GPUs without persistence mode can take seconds each.
-const answerInterval = 2500 * time.Millisecond
+// AnswerInterval is the interval of checks whether NVML answers. GPUs without persistence mode can take seconds each.
+const AnswerInterval = 2500 * time.Millisecond
 
 // await waits for attempts, for as long as one of them ends in each interval.
 func (i *Inventory) await(s *session, answers <-chan struct{}) {
-	ticks, stop := i.o.Tick(answerInterval)
+	ticks, stop := i.o.Tick(AnswerInterval)
 	defer stop()
 	for silent := false; ; {
 		select {

@@ -57,7 +57,7 @@ func newWatch(t *testing.T, change func(*engine.State)) *env {
 	t.Helper()
 	w := &env{
 		t: t, machine: simtest.MachineInMemory(t, "hgx-h100", 0), dir: t.TempDir(),
-		ticks: make(chan time.Time), late: make(chan time.Time), answerInterval: answerInterval, seen: make(chan delivery, 16), ended: make(chan error, 1),
+		ticks: make(chan time.Time), late: make(chan time.Time), answerInterval: AnswerInterval, seen: make(chan delivery, 16), ended: make(chan error, 1),
 	}
 	if change != nil {
 		simtest.Change(t, w.machine, change)
@@ -66,7 +66,7 @@ func newWatch(t *testing.T, change func(*engine.State)) *env {
 	w.i = New(Options{
 		Library: w.lib, ProcRoot: w.dir, SysRoot: w.dir, DevRoot: w.dir,
 		Tick: func(d time.Duration) (<-chan time.Time, func()) {
-			if d == answerInterval {
+			if d == AnswerInterval {
 				t := time.NewTicker(w.answerInterval)
 				return t.C, t.Stop
 			}

@@ -84,7 +84,12 @@ func (e testEnv) start() {
 		}
 		tick := e.Tick
 		if tick == nil {
-			tick = func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} }
+			tick = func(d time.Duration) (<-chan time.Time, func()) {
+				if d == inventory.AnswerInterval {
+					return time.Tick(d / 5), func() {}
+				}
+				return time.Tick(4 * time.Millisecond), func() {}
+			}
 		}
 		library := nvmlfake.NewRoot(e.Machine.Path)
 		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})

@@ -96,8 +96,8 @@ func (e *Env) EndInstance() { e.instance.Close() }
 // Build creates a plugin on the Env's Machine and Host, whose engine keeps its state in StateDir.
 type Build func(e *Env) (run func(context.Context) error)
 
-// Start starts a plugin, on the existing machine if there is one, and registers it with the kubelet.
-func (e *Env) Start(build Build) {
+// Make makes the machine, if there is none.
+func (e *Env) Make() {
 	e.Helper()
 	if e.Machine == nil {
 		dir, err := os.MkdirTemp("", "kp") // A socket's path must be short.
@@ -112,6 +112,12 @@ func (e *Env) Start(build Build) {
 			}
 		}
 	}
+}
+
+// Start starts a plugin, on the existing machine if there is one, and registers it with the kubelet.
+func (e *Env) Start(build Build) {
+	e.Helper()
+	e.Make()
 	e.Host = host.New(host.Options{BootIDFile: e.Machine.BootIDFile})
 	run := build(e)
 	ctx, cancel := context.WithCancel(context.Background())
