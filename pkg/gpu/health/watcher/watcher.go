@@ -10,10 +10,12 @@
 // An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it exists
 // only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with clients can
 // refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG modes. A
-// lost GPU makes each wait return at once. Any call can hang; then nothing but the XIDs stops.
+// lost GPU makes each wait return at once. A GPU that hangs is left out of sets. If a call for all GPUs hangs, nothing but
+// the XIDs stops.
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,9 +110,11 @@ func NewLocks() *Locks { return &Locks{changed: notify.NewTrigger(), locks: map[
 type Watcher struct {
 	*Locks
 	o Options
+	// asked are the GPUs of which a set asks whether they answer, by PCI address.
+	asked host.Attempts[asked]
 }
 
-func New(o Options) *Watcher { return &Watcher{o.Locks, o} }
+func New(o Options) *Watcher { return &Watcher{Locks: o.Locks, o: o} }
 
 // Changed is called after a claim was prepared or released. It does not block.
 func (w *Watcher) Changed() { w.changed.Fire() }
@@ -275,8 +279,18 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open NVML: %w", err)
 	}
-	defer func() { err = errors.Join(err, session.Close()) }()
-	devices, gpus, err := readable(session, addresses)
+	devices, gpus, late, err := w.readable(session, addresses)
+	defer func() {
+		if late == nil {
+			err = errors.Join(err, session.Close())
+			return
+		}
+		go func() {
+			for range late { // It is closed after the last answer.
+			}
+			_ = session.Close()
+		}()
+	}()
 	if err != nil {
 		return err
 	}
@@ -323,24 +337,63 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 	return nil
 }
 
-// readable returns the GPUs that answer. A set with a lost GPU would not wait.
-func readable(session nvml.Session, addresses []string) (devices []nvml.Device, gpus []gpu.GPU, err error) {
+// asked is a GPU that is asked in a session.
+type asked struct {
+	session nvml.Session
+	gpu     gpu.GPU
+	device  nvml.Device
+}
+
+// ask finds the GPU, and registers it for a moment: it must not be a call for all GPUs that hangs.
+func (a *asked) ask() (err error) {
+	if a.device, err = a.session.DeviceAt(a.gpu.PCIAddress); err != nil {
+		return err
+	}
+	if a.gpu.UUID, err = a.device.UUID(); err != nil {
+		return err
+	}
+	if set, err := a.session.Events([]nvml.Device{a.device}); err == nil {
+		return set.Close()
+	}
+	return nil // The set says which GPUs refuse.
+}
+
+// answerLimit limits the wait for the answers of GPUs.
+const answerLimit = 5 * time.Second
+
+// readable returns the GPUs that answer. A set with a lost GPU would not wait. late is closed after the last answer, if
+// readable did not wait for it.
+func (w *Watcher) readable(session nvml.Session, addresses []string) (devices []nvml.Device, gpus []gpu.GPU, late <-chan struct{}, err error) {
+	questions := map[string]asked{}
 	for _, address := range addresses {
-		d, deviceErr := session.DeviceAt(address)
-		uuid := ""
-		if deviceErr == nil {
-			uuid, deviceErr = d.UUID()
-		}
-		if deviceErr != nil {
-			err = deviceErr
-			continue
-		}
-		devices, gpus = append(devices, d), append(gpus, gpu.GPU{PCIAddress: address, UUID: uuid})
+		questions[address] = asked{session: session, gpu: gpu.GPU{PCIAddress: address}}
 	}
-	if len(devices) > 0 {
+	answers, limit := w.asked.Begin(questions, (*asked).ask), time.After(answerLimit)
+	for open := true; open; {
+		select {
+		case _, open = <-answers:
+		case <-limit:
+			late, open = answers, false
+		}
+	}
+	ended, _ := w.asked.Results()
+	slices.SortFunc(ended, func(a, b host.Attempt[asked]) int { return cmp.Compare(a.Item.gpu.PCIAddress, b.Item.gpu.PCIAddress) })
+	for _, a := range ended {
+		switch {
+		case a.Item.session != session: // It answered too late for its set.
+		case a.Err != nil:
+			err = a.Err
+		default:
+			devices, gpus = append(devices, a.Item.device), append(gpus, a.Item.gpu)
+		}
+	}
+	switch {
+	case len(devices) > 0:
 		err = nil
+	case err == nil:
+		err = fmt.Errorf("the GPUs of claims do not answer: %w", nvml.Timeout)
 	}
-	return devices, gpus, err
+	return devices, gpus, late, err
 }
 
 // listed returns the kernel driver's GPUs and their bindings. A GPU can leave and come back while NVML is opened. The names

@@ -39,6 +39,7 @@ type env struct {
 	mu                  sync.Mutex
 	needed              int
 	lost, hang, fails   bool
+	stuck               string // The call that hangs for the second GPU until release.
 	bind                bool // The next Open binds a GPU again.
 	open, opened, waits int
 	fail                error
@@ -75,10 +76,20 @@ func (e *env) Open() (nvml.Session, error) {
 	return e, nil
 }
 
+// stick hangs in a call. The caller holds e.mu.
+func (e *env) stick(call string, index int) {
+	if index == 1 && e.stuck == call {
+		e.mu.Unlock()
+		<-e.release
+		e.mu.Lock()
+	}
+}
+
 func (e *env) DeviceAt(address string) (nvml.Device, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	index := slices.Index(gpus, address)
+	e.stick("DeviceAt", index)
 	if e.lost && index == 1 {
 		return nil, nvml.GPUIsLost
 	}
@@ -88,6 +99,7 @@ func (e *env) DeviceAt(address string) (nvml.Device, error) {
 func (e *env) Events(devices []nvml.Device) (nvml.EventSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.stick("Events", devices[len(devices)-1].(device).index)
 	e.registered = nil
 	if len(devices) == 1 && e.refuse != nil {
 		return nil, e.refuse
@@ -446,4 +458,40 @@ func TestRun_WaitHangs_OthersGoOn(t *testing.T) {
 		}
 		e.after(time.Hour, 1, 1)
 	})
+}
+
+// TestRun_OneGPUHangs_OthersXIDsArrive lets a call hang for one GPU. Its session stays open, and no other call is begun for
+// it. Locks of the other GPU work as ever.
+func TestRun_OneGPUHangs_OthersXIDsArrive(t *testing.T) {
+	for _, call := range []string{"DeviceAt", "Events"} {
+		run(t, func(e *env) {
+			open := func(want int) {
+				synctest.Wait()
+				if e.mu.Lock(); e.open != want {
+					t.Errorf("%s hangs: %d sessions are open, want %d", call, e.open, want)
+				}
+				e.mu.Unlock()
+			}
+			e.watcher.Lock(gpus[0])
+			e.watcher.Lock(gpus[1])
+			open(0)
+			e.set(func() { e.stuck = call })
+			e.watcher.Unlock(gpus[1])
+			e.watcher.Unlock(gpus[0])
+			time.Sleep(3 * longestPause)
+			open(2)
+			e.events <- nvml.Event{Device: 0, XID: 79, GPUInstance: -1, ComputeInstance: -1}
+			time.Sleep(waitLimit)
+			if len(e.got) != 1 || e.got[0].GPU.UUID != "GPU-0" {
+				t.Errorf("%s hangs: XIDs %+v", call, e.got)
+			}
+			began := time.Now()
+			e.watcher.Lock(gpus[0])
+			if waited := time.Since(began); waited > waitLimit {
+				t.Errorf("%s hangs: Lock of the other GPU waited %s", call, waited)
+			}
+			open(1)
+			e.watcher.Unlock(gpus[0])
+		})
+	}
 }
