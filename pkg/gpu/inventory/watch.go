@@ -94,7 +94,9 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		if first || fmt.Sprint(now.err) != fmt.Sprint(last.err) || !reflect.DeepEqual(now.snapshot, last.snapshot) {
 			deliver(now.snapshot, now.err)
 		}
-		last, first, repeats = now, false, 0
+		if last, first = now, false; !now.switched {
+			repeats = 0 // Otherwise a switch hangs, and each scan counts.
+		}
 		if err := i.wait(ctx, ticks, last); err != nil {
 			return err
 		}

@@ -321,6 +321,11 @@ func TestWatch_ModeSwitchedMeanwhile_ScansAgainButNotForLong(t *testing.T) {
 	if d := w.next(); len(d.snapshot.GPUs) != 7 || d.err != nil {
 		t.Errorf("delivered %d GPUs, %v; want 7", len(d.snapshot.GPUs), d.err)
 	}
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[1].Lost = true })
+	w.tick(pollsPerScan)
+	if d := w.next(); len(d.snapshot.GPUs) != 6 || d.err != nil {
+		t.Errorf("delivered %d GPUs, %v; want 6", len(d.snapshot.GPUs), d.err)
+	}
 }
 
 func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {

@@ -482,6 +482,7 @@ func TestRun_OneGPUHangs_OthersXIDsArrive(t *testing.T) {
 			open(2)
 			e.events <- nvml.Event{Device: 0, XID: 79, GPUInstance: -1, ComputeInstance: -1}
 			time.Sleep(waitLimit)
+			open(2)
 			if len(e.got) != 1 || e.got[0].GPU.UUID != "GPU-0" {
 				t.Errorf("%s hangs: XIDs %+v", call, e.got)
 			}
