@@ -17,12 +17,12 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a spec outlives its partition, whose number another one has", File: "pkg/devicestate/recover.go",
-		Old: "if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {", New: "if err := e.checkSteps(ctx, r.Plan); err != nil {",
+		Old: "if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks)); err != nil {", New: "if err := e.checkSteps(ctx, r.Plan, locks); err != nil {",
 		Package: state, Test: "TestRecover_NumberOfLostPartitionReused_RemovesSpec",
 	},
 	{
 		Name: "a check after a scan leaves the spec of a lost partition", File: "pkg/devicestate/recover.go",
-		Old: "	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan))\n", New: "	return e.checkSteps(ctx, r.Plan)\n",
+		Old: "	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks))\n", New: "	return e.checkSteps(ctx, r.Plan, locks)\n",
 		Package: state, Test: "TestVerify_PartitionLost_RemovesSpec",
 	},
 	{
@@ -123,8 +123,33 @@ var claimMutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
+		Name: "a claim waits for its GPU that hangs", File: "pkg/devicestate/claimwork.go",
+		Old: "	defer context.AfterFunc(ctx, func() { time.AfterFunc(e.o.Grace, cancel) })()\n", New: "",
+		Package: partitions, Test: "TestOneGPUOfEightHangs_OthersServed",
+	},
+	{
+		Name: "a GPU that hangs loses its lock", File: "pkg/devicestate/claimwork.go",
+		Old: "		defer locks[w.address].done()\n		return work(w.plan, w.address)\n", New: "		locks[w.address].done()\n		return work(w.plan, w.address)\n",
+		Package: partitions, Test: "TestOneGPUOfEightHangs_OthersServed",
+	},
+	{
+		Name: "a claim that waits for a GPU keeps the locks of its others", File: "pkg/devicestate/engine.go",
+		Old: "		if len(held) > 0 {\n", New: "		if len(held) < 0 {\n",
+		Package: partitions, Test: "TestOneGPUOfEightLocked_OthersServed",
+	},
+	{
+		Name: "a new claim gets a GPU that hangs", File: "pkg/devicestate/overlap.go",
+		Old: "		if g.Silent {\n", New: "		if g.Silent && g.Minor < 0 {\n",
+		Package: state, Test: "TestPrepare_GPUHangs_RefusedUnlessPrepared",
+	},
+	{
+		Name: "a second attempt joins one that hangs", File: "internal/host/attempts.go",
+		Old: "; !runs {\n", New: "; !runs || runs {\n",
+		Package: "./internal/host", Test: "TestEach_OneHangs_OthersHaveResults",
+	},
+	{
 		Name: "a hanging GPU stops the check for lost partitions", File: "pkg/devicestate/recover.go",
-		Old: "e.verifying.each(ctx, e.o.Host, e.o.WorkLimit, findings", New: "e.verifying.each(ctx, e.o.Host, 1<<40, findings",
+		Old: "e.eachClaim(ctx, &e.verifying, e.o.WorkLimit, findings", New: "e.eachClaim(ctx, &e.verifying, 1<<40, findings",
 		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestLostPartitions_OneGPUHangs_ReportsOthers",
 	},
 	{
@@ -219,7 +244,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a spec is repaired without a check of its partitions", File: "pkg/devicestate/recover.go",
-		Old: "	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {\n		return \"\", err\n	}\n", New: "",
+		Old: "	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks)); err != nil {\n		return \"\", err\n	}\n", New: "",
 		Package: partitions, Test: "TestRecover_PartitionVanished_ReportsAndWritesNoSpec",
 	},
 	{

@@ -11,7 +11,7 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/health", Test: "TestPoll_Sequences_EndFaultsAfterTwoCleanPolls",
 	},
 	{
-		Name: "a poll that failed counts as an answer", File: "pkg/gpu/inventory/inventory.go",
+		Name: "a poll that failed counts as an answer", File: "pkg/gpu/inventory/gpu.go",
 		Old: ".Health(); err == nil {", New: ".Health(); err == nil || h.Recovery == 0 {",
 		Package: "./pkg/gpu/inventory", Test: "TestScan_HealthQueryFails_KeepsGPUAndReadsNothing",
 	},
@@ -211,6 +211,26 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestUsage_OpenDeviceNodes_NameTheProcess",
 	},
 	{
+		Name: "a scan waits for a GPU that hangs", File: "pkg/gpu/inventory/inventory.go",
+		Old: "			if silent {\n", New: "			if silent && s.hangs {\n",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangs_OthersDelivered",
+	},
+	{
+		Name: "a GPU that hangs is withdrawn", File: "pkg/gpu/inventory/watch.go",
+		Old: "i.keepSilent(&now.snapshot, last.snapshot)", New: "i.keepSilent(&now.snapshot, gpu.Snapshot{})",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangs_OthersDelivered",
+	},
+	{
+		Name: "a GPU that hangs counts as healthy", File: "pkg/node/kubeletplugin/publishing/node.go",
+		Old: "		} else if g.Silent {\n", New: "		} else if g.Silent && n.unknown {\n",
+		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_OneGPUHangs_IsTaintedAlone",
+	},
+	{
+		Name: "a GPU that hangs keeps the XIDs of all away", File: "pkg/gpu/health/watcher/watcher.go",
+		Old: "			late, open = answers, false\n", New: "",
+		Package: "./pkg/gpu/health/watcher", Test: "TestRun_OneGPUHangs_OthersXIDsArrive",
+	},
+	{
 		Name: "GPUs stay healthy while NVML hangs", File: "pkg/gpu/inventory/watch.go",
 		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
@@ -282,8 +302,8 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "GPUs that are not peers are grouped", File: "pkg/gpu/inventory/inventory.go",
-		Old:     "	peers(s.GPUs, handles)\n",
-		New:     "	_ = handles\n",
+		Old:     "	i.findPeers(session, s.GPUs, read)\n",
+		New:     "	_ = i.findPeers\n",
 		Package: "./pkg/gpu/inventory", Test: "TestScan_LinkFails_RemovesGroups",
 	},
 }

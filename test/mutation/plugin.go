@@ -42,7 +42,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a GPU that hangs hides the numbers of the others", File: "pkg/gpu/inventory/numbers.go",
-		Old: "	late := time.After(minorLimit)\n", New: "	late := time.After(10000 * minorLimit)\n",
+		Old: "context.Background(), minorLimit)", New: "context.Background(), 10000*minorLimit)",
 		Package: "./pkg/gpu/inventory", Test: "TestMinorNumbers_OneGPUHangs_KeepsItsNumber",
 	},
 	{

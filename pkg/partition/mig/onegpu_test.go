@@ -94,6 +94,11 @@ func TestOneGPUOfEightHangs_OthersServed(t *testing.T) {
 						return nil
 					})
 					serveSeven(t, e, p)
+					brief, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+					defer cancel()
+					if err := p.WithGPULock(brief, e.Address(0), func([]plan.Plan) error { return nil }); err == nil {
+						t.Error("the GPU's lock is free while a call of it hangs")
+					}
 					// The kubelet repeats its call.
 					again, cancel := context.WithCancel(t.Context())
 					repeated := make(chan error, 1)

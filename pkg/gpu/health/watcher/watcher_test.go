@@ -40,7 +40,7 @@ type env struct {
 	needed              int
 	lost, hang, fails   bool
 	stuck               string // The call that hangs for the second GPU until release.
-	bind                bool // The next Open binds a GPU again.
+	bind                bool   // The next Open binds a GPU again.
 	open, opened, waits int
 	fail                error
 	registered          []int
