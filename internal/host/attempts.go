@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Attempts makes one attempt at a time for each key, such as a GPU. Nobody waits for one that hangs: the others have
-// their results, and its key gets no second attempt before it ends. The zero value is ready, and safe for concurrent use.
+// Attempts makes one attempt at a time for each key, such as a GPU. One that hangs holds up no other key, and its own key
+// gets no second attempt before it ends. The zero value is ready, and safe for concurrent use.
 type Attempts[T any] struct {
 	// Ordered makes attempts one after the other, in the caller's goroutine.
 	Ordered bool

@@ -69,7 +69,7 @@ func (r *reader) name(what string, value fmt.Stringer, err error) string {
 	return value.String()
 }
 
-// reading is what a scan reads of one GPU.
+// reading is the attempt of a scan to read one GPU.
 type reading struct {
 	session *session
 	driver  string
