@@ -8,6 +8,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -219,6 +221,33 @@ func TestSlices_GPUsAndDriverComeAndGo_FollowThem(t *testing.T) {
 	must(t, cluster.WaitPublished(ctx, 0))
 	must(t, cluster.Sim(ctx, "inject", "load"))
 	must(t, cluster.WaitPublished(ctx, 8))
+	checkServes(ctx, t)
+}
+
+// TestPlugin_StartsWhileOneGPUHangs_ServesOthers kills the plugin, and lets all calls of NVML for one GPU hang.
+func TestPlugin_StartsWhileOneGPUHangs_ServesOthers(t *testing.T) {
+	ctx := testContext(t)
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	hangs := all[0].Name
+	answer := func(ctx context.Context) {
+		must(t, cluster.Sim(ctx, "inject", "clear"))
+		must(t, cluster.WaitPublished(ctx, len(all)))
+	}
+	t.Cleanup(func() { answer(context.WithoutCancel(ctx)) })
+	killPlugin(ctx, t, func() {
+		must(t, cluster.Sim(ctx, "inject", "slow", "*", "--gpu", addressOf(t, hangs), "--latency", "1h"))
+	})
+	must(t, cluster.WaitPublished(ctx, len(all)-1))
+	must(t, cluster.Eventually(ctx, "an Event with the GPU that hangs", 60*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := cluster.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node"})
+		must(t, err)
+		return slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return strings.Contains(e.Message, hangs) && strings.Contains(e.Message, gpu.SilentText)
+		}), "none"
+	}))
+	checkPod(ctx, t, runDemo(ctx, t, "one-gpu")[0])
+	answer(ctx)
 	checkServes(ctx, t)
 }
 
