@@ -66,8 +66,11 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// states returns a readable GPU's states and advice.
+// states returns the states and advice of a GPU that was read, now or before it hung.
 func states(g gpu.GPU) (out []string) {
+	if g.Silent {
+		out = append(out, "unreadable")
+	}
 	for _, f := range g.Faults {
 		out = append(out, f.State)
 	}

@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// TestCollectHealth_GPUsAndProblems_HaveStates has a well GPU, a faulty one without a reading, a lost one, an unknown one
+// TestCollectHealth_GPUsAndProblems_HaveStates has a well GPU, a faulty one without a reading, a lost one, an unknown one, one that hangs
 // and two GPUs with one UUID. Claims have a GPU that is not listed, and one that an administrator watches. A value that the driver does not have is absent.
 func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 	m := New(Options{})
@@ -29,6 +29,7 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 			{PCIAddress: "a", UUID: "GPU-a", Advice: []gpu.Fault{{State: health.RemapPending}}},
 			{PCIAddress: "b", UUID: "GPU-b", Faults: []gpu.Fault{{State: health.Reset}, {State: health.Memory}}, Unmonitored: "no events"},
 			{PCIAddress: "d", UUID: "GPU-d"},
+			{PCIAddress: "j", UUID: "GPU-j", Silent: true},
 		},
 		Problems: []gpu.Problem{
 			{PCIAddress: "c", Lost: true}, {PCIAddress: "i"}, {PCIAddress: "e", UUID: "GPU-e"}, {PCIAddress: "f", UUID: "GPU-e"},
@@ -62,6 +63,7 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 		`health{state="reset",uuid="GPU-b"} 1`,
 		`health{state="unmonitored",uuid="GPU-b"} 1`,
 		`health{state="unreadable",uuid="GPU-e"} 1`,
+		`health{state="unreadable",uuid="GPU-j"} 1`,
 		`recovery_action{uuid="GPU-a"} 0`,
 		`remapped_rows{cause="uncorrected",uuid="GPU-a"} 2`,
 	}
