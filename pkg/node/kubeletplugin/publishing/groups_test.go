@@ -86,10 +86,14 @@ func TestNode_GroupIsSplit_NotifiesTheClaimOnce(t *testing.T) {
 		}
 		return texts
 	}
+	// The second GPU hangs, and was never read.
+	silent := linked(18)
+	silent.Problems = []gpu.Problem{{PCIAddress: member(1, false).PCIAddress, Index: 1, Silent: true, Message: gpu.SilentText}}
 	for i, step := range []struct {
 		snapshot gpu.Snapshot
 		notified bool
 	}{
+		{silent, false},
 		{linked(18, 18), false}, {linked(18, 17), true}, {linked(18, 17), false}, {linked(18, 18), false},
 		{linked(18, 0), true}, {gpu.Snapshot{}, false}, {linked(18, 18), false},
 	} {

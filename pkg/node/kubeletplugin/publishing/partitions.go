@@ -137,8 +137,9 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 	for _, p := range plans {
 		for name, members := range groupsOf(p) {
 			named, err := gpu.ParseName(name)
-			if err != nil || len(s.GPUs) == 0 {
-				continue // Without the driver the links are unknown.
+			silent := slices.ContainsFunc(s.Problems, func(p gpu.Problem) bool { return p.Silent && slices.Contains(members, p.PCIAddress) })
+			if err != nil || len(s.GPUs) == 0 || silent {
+				continue // Without the driver, and while a GPU hangs, the links are unknown.
 			}
 			group, ok := topology.At(islands, named.Size, named.PCIAddress)
 			if ok && slices.Equal(sorted(group.Members), sorted(members)) {
