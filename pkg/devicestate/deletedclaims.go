@@ -43,7 +43,7 @@ type DeletedClaims struct {
 
 // NewDeletedClaims returns a DeletedClaims. The first Release that misses a claim starts its grace period.
 func NewDeletedClaims(e *Engine, claims Claims, usage Usage, grace time.Duration) *DeletedClaims {
-	return &DeletedClaims{engine: e, claims: claims, usage: usage, grace: grace, releasing: claimWork{Ordered: e.o.Host.Ordered()}}
+	return &DeletedClaims{engine: e, claims: claims, usage: usage, grace: grace}
 }
 
 // Release looks up the claims of the records that the kubelet does not know, and releases those after their grace
@@ -97,6 +97,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	}
 	d.known = known
 	d.since = since
+	d.releasing.Ordered = d.engine.o.Host.Ordered()
 	return d.engine.eachClaim(ctx, &d.releasing, d.engine.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
 		return d.release(ctx, f, unknown)
 	}), nil
