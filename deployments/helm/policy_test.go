@@ -4,12 +4,12 @@
 package helm
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/cel-go/cel"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -119,12 +119,13 @@ func TestSlicesPolicy_OtherNodesSlices_Denied(t *testing.T) {
 	other := slice("node-b", driver, "node-b/gpu")
 	onA := map[string]any{"authentication.kubernetes.io/node-name": []any{"node-a"}}
 
-	with := func(version, second string) map[string]any {
-		devices := fmt.Sprintf("[{name: a, attributes: {type: {string: gpu}}}, {name: b, attributes: {%s: {string: mig}}}]", second)
-		if version == "v1beta1" {
-			devices = strings.NewReplacer("attributes", "basic: {attributes", "}}}", "}}}}").Replace(devices)
-		}
-		return object(t, "{spec: {driver: gpu.nvidia.com, nodeName: node-a, pool: {name: node-a/gpu}, devices: "+devices+"}}")
+	// with has two devices, the second without an attribute.
+	with := func(version, without string) map[string]any {
+		all := nodeOf(t, "hgx-h100", 2)
+		s := all[0].DeepCopy()
+		delete(s.Spec.Devices[1].Attributes, resourceapi.QualifiedName(without))
+		s.Spec.NodeName, s.Spec.Pool.Name = new("node-a"), "node-a/gpu"
+		return asObject(t, s, version)
 	}
 
 	p := loadPolicy(t)
@@ -148,10 +149,10 @@ func TestSlicesPolicy_OtherNodesSlices_Denied(t *testing.T) {
 		{"another driver's may not be deleted", plugin, onA, slice("node-a", "dra.example.com", "node-a/gpu"), nil, true, "driver gpu.nvidia.com"},
 		{"another node's pool may not be joined", plugin, onA, nil, slice("node-a", driver, "node-b/gpu"), true, "begin with node-a/"},
 		{"a node whose name it begins with is another", plugin, onA, nil, slice("node-a", driver, "node-ab/gpu"), true, "begin with node-a/"},
-		{"a device without its type may not be created", plugin, onA, nil, with("v1", "gpuCount"), true, "attribute type"},
-		{"nor in v1beta1", plugin, onA, own, with("v1beta1", "gpuCount"), true, "attribute type"},
-		{"devices with their types may be created", plugin, onA, nil, with("v1", "type"), true, ""},
-		{"devices may be created in v1beta1", plugin, onA, nil, with("v1beta1", "type"), true, ""},
+		{"a device without its type may not be created", plugin, onA, nil, with("v1", "type"), true, "no type of this driver"},
+		{"nor in v1beta1", plugin, onA, own, with("v1beta1", "type"), true, "no type of this driver"},
+		{"devices with their types may be created", plugin, onA, nil, with("v1", "brand"), true, ""},
+		{"devices may be created in v1beta1", plugin, onA, nil, with("v1beta1", "brand"), true, ""},
 		{"a token of no node is refused", plugin, map[string]any{}, nil, own, true, "names no node"},
 		{"a user without extra fields is refused", plugin, nil, nil, own, true, "names no node"},
 		{"an empty node name is none", plugin, map[string]any{"authentication.kubernetes.io/node-name": []any{}}, nil, own, true, "names no node"},

@@ -115,7 +115,8 @@ func attributes() string {
 	b.WriteString(notice + "# Attributes and capacities of devices\n\n" +
 		"A name without a domain is in the driver's: in CEL, `device.attributes[\"gpu.nvidia.com\"].productName` and " +
 		"`device.capacity[\"gpu.nvidia.com\"].memory`. The driver omits values that NVML and the kernel do not report: " +
-		"a selector of a class asks `has(…)` first, unless the device is of a type that always has it.\n")
+		"a selector asks `has(…)` first, unless the device is of a type that always has it. An unknown value of those is an " +
+		"empty string, `false`, -1, the version `0.0.0` or an amount of 0.\n")
 	for _, part := range []struct {
 		title    string
 		capacity bool

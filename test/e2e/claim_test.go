@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -310,16 +311,7 @@ func TestPod_GPUOfForceDeletedPod_IsWaitedFor(t *testing.T) {
 
 // inventedSlice returns a slice of a node with a device of no known type.
 func inventedSlice(node string) *resourceapi.ResourceSlice {
-	return &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: env.Driver, NodeName: &node,
-			Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
-			Devices: []resourceapi.Device{{Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-				"type": {StringValue: new("none")},
-			}}},
-		},
-	}
+	return slicetest.Monitor(node, node+"/e2e")
 }
 
 // TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied writes, with the token of a plugin's pod, slices of the pod's
@@ -337,70 +329,39 @@ func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) 
 	config.BearerToken, config.QPS = token.Status.Token, -1
 	client, err := kubernetes.NewForConfig(config)
 	must(t, err)
-	policyDenied := 0
-	write := func(name string, wantDenied bool, change func(*resourceapi.ResourceSlice)) {
-		t.Helper()
-		s := inventedSlice(p.Spec.NodeName)
-		change(s)
-		made, err := client.ResourceV1().ResourceSlices().Create(ctx, s, metav1.CreateOptions{})
-		switch {
-		case err == nil:
-			must(t, client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{}))
-			if wantDenied {
-				t.Errorf("%s was not denied", name)
+	all, err := slicetest.Node("hgx-h100", p.Spec.NodeName, 2)
+	must(t, err)
+	all, _ = slicetest.Few(all)
+	tried, policyDenied := 0, 0
+	for _, c := range slicetest.Changes() {
+		tried++
+		var created, denied []string
+		for _, s := range all {
+			base := s.DeepCopy()
+			base.Name, base.GenerateName, base.Spec.Pool.Name = "", "e2e-", p.Spec.NodeName+"/e2e"
+			changed := base.DeepCopy()
+			c.Do(changed)
+			same := equality.Semantic.DeepEqual(base.Spec, changed.Spec)
+			made, err := client.ResourceV1().ResourceSlices().Create(ctx, changed, metav1.CreateOptions{})
+			switch {
+			case err == nil:
+				must(t, client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{}))
+				// The server drops fields of features that are off.
+				if !same && !equality.Semantic.DeepEqual(base.Spec, made.Spec) {
+					created = append(created, base.Spec.Pool.Name)
+				}
+			case apierrors.IsForbidden(err):
+				denied = append(denied, err.Error())
+			case !apierrors.IsInvalid(err):
+				t.Errorf("%s: %v", c.Name, err)
 			}
-		case apierrors.IsForbidden(err):
-			policyDenied++
-			if !wantDenied {
-				t.Errorf("%s: %v", name, err)
-			}
-		case !apierrors.IsInvalid(err):
-			t.Errorf("%s: %v", name, err)
+		}
+		policyDenied += min(1, len(denied))
+		if c.Denied && len(created) > 0 && len(denied) == 0 || !c.Denied && len(denied) > 0 {
+			t.Errorf("%s: %d slices were created, and the policy denied %q, want denied %v", c.Name, len(created), denied, c.Denied)
 		}
 	}
-	forms := map[string]resourceapi.DeviceAttribute{
-		"string": {StringValue: new("gpu")}, "int": {IntValue: new(int64(1))}, "bool": {BoolValue: new(true)}, "version": {VersionValue: new("1.0.0")},
-	}
-	tried := 0
-	for _, e := range resourceslices.Catalogue() {
-		name := resourceapi.QualifiedName(e.Name)
-		if !e.Capacity {
-			for form, value := range forms {
-				tried++
-				write(e.Name+" as "+form, form != e.Type, func(s *resourceapi.ResourceSlice) { s.Spec.Devices[0].Attributes[name] = value })
-			}
-			continue
-		}
-		for amount, fine := range map[string]bool{
-			"0": true, "81559Mi": true, "-1": false, "500m": false, "2Pi": false, "9223372036854775807": false, "1e3": false, "1e999999999": false,
-		} {
-			tried++
-			q := resource.MustParse(amount)
-			write(e.Name+" of "+amount, !fine, func(s *resourceapi.ResourceSlice) {
-				s.Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: q}}
-			})
-		}
-		// The API server does not check these amounts against each other, apart from the order.
-		for field, policy := range map[string]resourceapi.CapacityRequestPolicy{
-			"default":     {Default: new(resource.MustParse("-1"))},
-			"min":         {Default: new(resource.MustParse("1")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(resource.MustParse("-1"))}},
-			"fraction":    {Default: new(resource.MustParse("1")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(resource.MustParse("500m"))}},
-			"valid value": {Default: new(resource.MustParse("-1")), ValidValues: []resource.Quantity{resource.MustParse("-1")}},
-		} {
-			tried++
-			write(e.Name+" with "+field, true, func(s *resourceapi.ResourceSlice) {
-				s.Spec.Devices[0].AllowMultipleAllocations = new(true)
-				s.Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: resource.MustParse("10"), RequestPolicy: &policy}}
-			})
-		}
-	}
-	write("the driver's own domain", true, func(s *resourceapi.ResourceSlice) {
-		s.Spec.Devices[0].Attributes[env.Driver+"/type"] = forms["version"]
-	})
-	write("a counter", true, func(s *resourceapi.ResourceSlice) {
-		s.Spec.Devices, s.Spec.SharedCounters = nil, []resourceapi.CounterSet{{Name: "a", Counters: map[string]resourceapi.Counter{"b": {Value: resource.MustParse("-1")}}}}
-	})
-	if policyDenied < tried/2 {
+	if policyDenied < tried/4 {
 		t.Errorf("the policy denied %d of %d slices; the API server itself refused too many for this test", policyDenied, tried)
 	}
 	runDemo(ctx, t, "one-gpu")

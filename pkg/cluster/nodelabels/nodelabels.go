@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
@@ -172,7 +173,7 @@ func (l labels) resource(name, product string, devices []device) {
 	l.put(name+".count", strconv.Itoa(len(devices)))
 	l.put(name+".replicas", strconv.Itoa(replicas))
 	l.put(name+".sharing-strategy", strategy)
-	if memory, ok := d.Capacity["memory"]; ok && (name != "gpu" || d.Type != gpu.KindMIG) {
+	if memory := d.Capacity["memory"]; memory.Value.Sign() > 0 && (name != "gpu" || d.Type != gpu.KindMIG) {
 		l.put(name+".memory", strconv.FormatInt(memory.Value.Value()>>20, 10))
 	}
 }
@@ -182,7 +183,7 @@ func (l labels) board(model []device) {
 	d := model[0]
 	l.resource("gpu", sanitized(d.Product), model)
 	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
-	if parts := strings.Split(pool.Text(d.Device, "cudaComputeCapability"), "."); len(parts) == 3 {
+	if parts := knownVersion(d.Device, "cudaComputeCapability"); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])
 		l.put("gpu.compute.minor", parts[1])
@@ -240,13 +241,22 @@ func (l labels) driver(d resourceapi.Device) {
 		}
 		l.put("cuda.driver-version.full", raw)
 	}
-	if parts := strings.Split(pool.Text(d, "cudaDriverVersion"), "."); len(parts) == 3 {
+	if parts := knownVersion(d, "cudaDriverVersion"); len(parts) == 3 {
 		l.put("cuda.runtime-version.major", parts[0])
 		l.put("cuda.runtime.major", parts[0])
 		l.put("cuda.runtime-version.minor", parts[1])
 		l.put("cuda.runtime.minor", parts[1])
 		l.put("cuda.runtime-version.full", parts[0]+"."+parts[1])
 	}
+}
+
+// knownVersion returns the three parts of a version, nil if it is not known.
+func knownVersion(d resourceapi.Device, name resourceapi.QualifiedName) []string {
+	text := pool.Text(d, name)
+	if text == resourceslices.UnknownVersion {
+		return nil
+	}
+	return strings.Split(text, ".")
 }
 
 // island returns the size of the largest NVLink island.

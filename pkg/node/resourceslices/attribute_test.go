@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -67,8 +68,8 @@ func TestBuild_ValueTheAPIRefuses_TruncatesOrOmitsWithWarning(t *testing.T) {
 	s.GPUs[0].MemoryBytes = math.MaxUint64
 	p, warnings := Build(s, nil, full)
 	d := p.Slices[0].Devices[0]
-	if _, ok := d.Attributes["driverVersion"]; ok {
-		t.Error("a driver version that is none was published")
+	if got := *d.Attributes["driverVersion"].VersionValue; got != UnknownVersion {
+		t.Errorf("driverVersion %q", got)
 	}
 	if got := *d.Attributes["driverVersionRaw"].StringValue; got != "580.beta.1" {
 		t.Errorf("driverVersionRaw %q", got)
@@ -76,27 +77,41 @@ func TestBuild_ValueTheAPIRefuses_TruncatesOrOmitsWithWarning(t *testing.T) {
 	if got := *d.Attributes["productName"].StringValue; got != strings.Repeat("ü", 32) {
 		t.Errorf("productName %q, want 32 whole letters", got)
 	}
-	if _, ok := d.Capacity["memory"]; ok {
-		t.Errorf("memory %v was published", d.Capacity["memory"])
+	if memory := d.Capacity["memory"]; !memory.Value.IsZero() {
+		t.Errorf("memory %v was published", memory)
 	}
 	if len(warnings) != 2 || !strings.Contains(warnings[0].Message, "driverVersion") || !strings.Contains(warnings[1].Message, "productName") {
 		t.Errorf("warnings %+v, want one for driverVersion and one for productName, each once", warnings)
 	}
 }
 
-func TestBuild_UnknownValues_AreNotPublished(t *testing.T) {
+// TestBuild_UnknownValues_OnlyNeededOnesPublished has a GPU of which NVML reports little, and one known by its address
+// only, which a claim has. They have the attributes that every device has, because a selector may read those without has.
+func TestBuild_UnknownValues_OnlyNeededOnesPublished(t *testing.T) {
 	s := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:10:00.0", UUID: "GPU-1", ProductName: "x"}}}
 	p, _ := Build(s, nil, Options{})
-	d := p.Slices[0].Devices[0]
-	want := []string{"resource.kubernetes.io/pciBusID", "index", "isolation", "migCapable", "mpsCapable", "productName", "type", "uuid"}
-	if diff := cmp.Diff(want, toStrings(sortedKeys(d.Attributes))); diff != "" || len(d.Capacity) != 0 {
-		t.Errorf("capacity %v, attributes (-want +got):\n%s", d.Capacity, diff)
+	needed := []string{
+		"resource.kubernetes.io/pciBusID", "architecture", "cudaComputeCapability", "cudaDriverVersion", "driverVersion", "driverVersionRaw", "index",
+		"isolation", "migCapable", "mpsCapable", "productName", "type", "uuid",
 	}
+	unknown := func(d resourceapi.Device, names ...string) {
+		t.Helper()
+		if diff := cmp.Diff(needed, toStrings(sortedKeys(d.Attributes))); diff != "" {
+			t.Errorf("attributes (-want +got):\n%s", diff)
+		}
+		for _, name := range names {
+			a := d.Attributes[resourceapi.QualifiedName(name)]
+			if ptr.Deref(a.StringValue, "") != "" || ptr.Deref(a.VersionValue, "0.0.0") != "0.0.0" || ptr.Deref(a.IntValue, -1) != -1 || ptr.Deref(a.BoolValue, false) {
+				t.Errorf("%s is unknown and published as %v", name, a)
+			}
+		}
+		if memory := d.Capacity["memory"]; len(d.Capacity) != 1 || !memory.Value.IsZero() {
+			t.Errorf("capacity %v, want a memory of 0", d.Capacity)
+		}
+	}
+	unknown(p.Slices[0].Devices[0], "architecture", "cudaComputeCapability", "driverVersion", "driverVersionRaw")
 	p, _ = Build(gpu.Snapshot{}, nil, with(Options{}, heldWhole(gpu.GPU{PCIAddress: "0000:10:00.0"})))
-	want = []string{"resource.kubernetes.io/pciBusID", "isolation", "type"}
-	if diff := cmp.Diff(want, toStrings(sortedKeys(p.Slices[0].Devices[0].Attributes))); diff != "" {
-		t.Errorf("attributes of a held GPU that is known by its address only (-want +got):\n%s", diff)
-	}
+	unknown(p.Slices[0].Devices[0], "productName", "uuid", "index", "migCapable", "cudaDriverVersion")
 }
 
 func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {

@@ -25,7 +25,8 @@ type Entry struct {
 	Type string
 	// Devices are the kinds of devices with this entry.
 	Devices []gpu.Kind
-	// Always are the kinds of which every device has it, whatever its GPU and driver.
+	// Always are the kinds of which every device has it, whatever its GPU and driver. An unknown value is published
+	// as the method unknown returns it: a selector that reads an attribute that one device lacks ends every allocation.
 	Always []gpu.Kind
 	// Meaning explains the value and when it is missing.
 	Meaning string
@@ -48,6 +49,23 @@ type attribute struct {
 	Entry
 	value value
 }
+
+// unknown returns the value of an attribute that every device has, for a device of which it is not known. Nothing that
+// a selector asks for equals it, and no version or number is smaller.
+func (e Entry) unknown() *resourceapi.DeviceAttribute {
+	switch e.Type {
+	case "int":
+		return &resourceapi.DeviceAttribute{IntValue: new(int64(-1))}
+	case "bool":
+		return &resourceapi.DeviceAttribute{BoolValue: new(false)}
+	case "version":
+		return &resourceapi.DeviceAttribute{VersionValue: new(UnknownVersion)}
+	}
+	return &resourceapi.DeviceAttribute{StringValue: new("")}
+}
+
+// UnknownVersion is the value of a version that is not known.
+const UnknownVersion = "0.0.0"
 
 type capacity struct {
 	Entry
@@ -217,7 +235,7 @@ var modes = map[string]string{"0x030200": "compute", "0x030000": "graphics"}
 
 var capacities = []capacity{
 	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. Missing if NVML does not report it."},
+		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. 0 if NVML does not report it."},
 		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
 			if s.device.Kind == gpu.KindMIG {

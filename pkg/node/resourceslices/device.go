@@ -118,12 +118,19 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 		if note != "" && s.device.Kind == gpu.KindGPU { // The GPU's other devices have the same notes.
 			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
 		}
+		if value == nil && slices.Contains(a.Always, s.device.Kind) {
+			value = a.unknown()
+		}
 		if value != nil {
 			d.Attributes[resourceapi.QualifiedName(a.Name)] = *value
 		}
 	}
 	for _, c := range capacities {
-		if q := c.quantity(s); q != nil && slices.Contains(c.Devices, s.device.Kind) {
+		q := c.quantity(s)
+		if q == nil && slices.Contains(c.Always, s.device.Kind) {
+			q, c.policy = amount(0), nil
+		}
+		if q != nil && slices.Contains(c.Devices, s.device.Kind) {
 			if d.Capacity == nil {
 				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 			}

@@ -15,6 +15,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // stalePublish is the age above which a plugin's last check of its slices is reported. It checks them every few minutes.
@@ -51,7 +52,7 @@ func (d Diagnosis) driverVersion(node string) string {
 			continue
 		}
 		for _, device := range s.Shape.Spec.Devices {
-			if v := pool.Text(device, "driverVersion"); v != "" {
+			if v := pool.Text(device, "driverVersion"); v != "" && v != resourceslices.UnknownVersion {
 				return v
 			}
 		}

@@ -29,3 +29,13 @@
 'mode': 'string',
 'machine': 'string'}
 {{- end }}
+{{- define "gpu-dra-driver.deviceNeeds" -}}
+{'gpu': [['type', 'uuid', 'productName', 'architecture', 'cudaComputeCapability', 'driverVersion', 'driverVersionRaw', 'cudaDriverVersion', 'resource.kubernetes.io/pciBusID', 'index', 'migCapable', 'mpsCapable', 'isolation'],
+['memory']],
+'mig': [['type', 'parentUUID', 'profile', 'productName', 'architecture', 'cudaComputeCapability', 'driverVersion', 'cudaDriverVersion', 'resource.kubernetes.io/pciBusID', 'isolation'],
+['memory']],
+'nvlink-group': [['type', 'productName', 'architecture', 'cudaComputeCapability', 'driverVersion', 'cudaDriverVersion', 'gpuCount'],
+['memory']],
+'monitor': [['type', 'uuid', 'productName', 'architecture', 'cudaComputeCapability', 'driverVersion', 'driverVersionRaw', 'cudaDriverVersion', 'resource.kubernetes.io/pciBusID', 'index', 'migCapable', 'mpsCapable', 'isolation'],
+['memory']]}
+{{- end }}
