@@ -38,7 +38,9 @@ type demandKeeper struct {
 	classes                 cache.Indexer
 	nodes                   *nodes
 	selectors               *ask.Evaluator
-	dirty                   chan struct{}
+	// asks is kept by the informers' handlers, so that a pass does not look at each claim.
+	asks  objects.Asks
+	dirty chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
 	written *corev1.ConfigMap
 	readAt  time.Time
@@ -58,12 +60,10 @@ func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKe
 
 // run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
 func (k *demandKeeper) run(ctx context.Context) {
-	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
-		_ = on(i, func(any, bool) { trigger(k.dirty) }) // It fails only after the end.
-	}
+	counted := k.follow()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !start(ctx, &wg, k.templates, k.pods) {
+	if !start(ctx, &wg, k.templates, k.pods) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
 		return
 	}
 	repeat(ctx, k.dirty, demandPause, func() time.Duration {
@@ -73,6 +73,29 @@ func (k *demandKeeper) run(ctx context.Context) {
 		}
 		return demandReread
 	})
+}
+
+// follow counts what claims, templates and pods ask for. A write that changes nothing of that causes no work: other
+// programs may write the status of a claim hundreds of times a second. The results report whether all first objects are
+// counted.
+func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
+	replace := func(was, is any) {
+		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
+			was = last.Obj
+		}
+		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) {
+			trigger(k.dirty)
+		}
+	}
+	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
+		handler, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(o any) { replace(nil, o) }, UpdateFunc: replace, DeleteFunc: func(o any) { replace(o, nil) },
+		})
+		if err == nil { // It fails only after the end.
+			counted = append(counted, handler.HasSynced)
+		}
+	}
+	return counted
 }
 
 const (
@@ -123,9 +146,7 @@ func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
 func (k *demandKeeper) asked() (asked []string, nodes int) {
 	c := objects.Cluster{
-		Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes),
-		Claims: read.All[*resourceapi.ResourceClaim](k.claims.GetStore()), Pods: read.All[*corev1.Pod](k.pods.GetStore()),
-		Templates: read.All[*resourceapi.ResourceClaimTemplate](k.templates.GetStore()),
+		Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes), Asked: k.asks.All(),
 	}
 	pools := k.nodes.pools()
 	for kind := range pool.Publishers(pools) {

@@ -4,11 +4,13 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,8 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 
 	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 )
@@ -216,4 +221,70 @@ func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
 			t.Errorf("%d writes in an hour, want one each %s", n, demand.Beat)
 		}
 	})
+}
+
+// TestAskedKeeper_ForeignWritesOnAClaim_NoPass writes the status and the metadata of a claim again and again, as other
+// programs do, and then its requests.
+func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, claimOf("c", smallest))
+		c := New(slicetest.Driver, e.client(), e.metadata(), Options{})
+		l := c.newLeading()
+		defer l.queue.ShutDown()
+		k := c.newDemandKeeper(l.claims)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		k.follow()
+		start(ctx, &wg, k.claims, k.templates, k.pods)
+		woken := func() bool {
+			synctest.Wait()
+			select {
+			case <-k.dirty:
+				return true
+			default:
+				return false
+			}
+		}
+		if !woken() {
+			t.Error("the first claim causes no pass")
+		}
+		claim := claimOf("c", smallest)
+		for i := range 200 {
+			claim.Annotations = map[string]string{"n": fmt.Sprint(i)}
+			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: fmt.Sprint(i), UID: "u"}}
+			claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: slicetest.Driver, Pool: "p", Device: fmt.Sprint("d", i)}}
+			e.put(claim)
+			if woken() {
+				t.Fatalf("write %d causes a pass", i)
+			}
+		}
+		claim.Spec = specOf("mig-2g.20gb.nvidia.com")
+		if e.put(claim); !woken() {
+			t.Error("another request causes no pass")
+		}
+		if e.remove("resourceclaims", "ns/c"); !woken() || len(k.asks.All()) != 0 {
+			t.Errorf("after the claim's deletion: %+v", k.asks.All())
+		}
+	})
+}
+
+// TestAskedKeeper_ManyClaims_PassDoesNotCountThem compares the work of a pass with few and with many equal claims.
+func TestAskedKeeper_ManyClaims_PassDoesNotCountThem(t *testing.T) {
+	c := New(slicetest.Driver, fake.NewClientset(), metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme()), Options{})
+	l := c.newLeading()
+	defer l.queue.ShutDown()
+	k := c.newDemandKeeper(l.claims)
+	work := func() float64 { return testing.AllocsPerRun(10, func() { k.asked() }) }
+	add := func(claims int) {
+		for range claims {
+			k.asks.Replace(nil, objects.AsksOf(claimOf("c", smallest), slicetest.Driver))
+		}
+	}
+	add(10)
+	few := work()
+	if add(100_000); work() > 2*few+10 {
+		t.Errorf("a pass over 100,000 claims allocates %v objects, over 10 %v", work(), few)
+	}
 }

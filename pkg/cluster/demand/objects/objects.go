@@ -7,9 +7,11 @@
 package objects
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -19,16 +21,102 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Cluster holds the objects that can ask for partitions and groups.
+// Ask is one thing that an object asks for. It is set in one field, or in Class and Selectors.
+type Ask struct {
+	// Class is the class of a request, and Selectors has the request's expressions, each with a zero byte before it.
+	Class, Selectors string
+	// Resource is an extended resource.
+	Resource corev1.ResourceName
+	// Held is a MIG profile, or demand.Groups, of an allocated device.
+	Held string
+}
+
+// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order.
+func AsksOf(object any, driver string) (out []Ask) {
+	requests := func(devices resourceapi.DeviceClaim) {
+		for r := range selector.Requests(devices.Requests) {
+			a := Ask{Class: r.DeviceClassName}
+			if all := selector.Expressions(r.Selectors); len(all) > 0 {
+				a.Selectors = "\x00" + strings.Join(all, "\x00")
+			}
+			out = append(out, a)
+		}
+	}
+	switch o := object.(type) {
+	case *resourceapi.ResourceClaim:
+		requests(o.Spec.Devices)
+		if o.Status.Allocation == nil {
+			break
+		}
+		for _, r := range o.Status.Allocation.Devices.Results {
+			held, err := gpu.ParseName(r.Device)
+			switch {
+			case r.Driver != driver || err != nil:
+			case held.Kind == gpu.KindMIG:
+				out = append(out, Ask{Held: held.Profile})
+			case held.Kind == gpu.KindGroup:
+				out = append(out, Ask{Held: demand.Groups})
+			}
+		}
+	case *resourceapi.ResourceClaimTemplate:
+		requests(o.Spec.Spec.Devices)
+	case *corev1.Pod:
+		for _, container := range slices.Concat(o.Spec.InitContainers, o.Spec.Containers) {
+			for resource := range container.Resources.Limits {
+				out = append(out, Ask{Resource: resource})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Ask) int {
+		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
+	})
+	return slices.Compact(out)
+}
+
+// Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects. It is
+// safe for concurrent use.
+type Asks struct {
+	mu    sync.Mutex
+	count map[Ask]int
+}
+
+// Replace removes what the earlier version of an object asked for, and adds what the later one asks for. Either can be
+// nil. It reports whether they differ.
+func (a *Asks) Replace(was, is []Ask) (changed bool) {
+	if slices.Equal(was, is) {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.count == nil {
+		a.count = map[Ask]int{}
+	}
+	for _, one := range is {
+		a.count[one]++
+	}
+	for _, one := range was {
+		if a.count[one]--; a.count[one] <= 0 {
+			delete(a.count, one)
+		}
+	}
+	return true
+}
+
+// All returns what any object asks for.
+func (a *Asks) All() []Ask {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.count))
+}
+
+// Cluster holds what can be asked for, and what is.
 type Cluster struct {
 	Driver string
 	// Known are the profiles of the cluster's GPUs. Others are ignored.
-	Known     []string
-	Classes   []*resourceapi.DeviceClass
-	Claims    []*resourceapi.ResourceClaim
-	Templates []*resourceapi.ResourceClaimTemplate
-	// Pods are those without a node. The others have claims.
-	Pods []*corev1.Pod
+	Known   []string
+	Classes []*resourceapi.DeviceClass
+	// Asked is of claims, of templates, and of pods without a node. The other pods have claims.
+	Asked []Ask
 }
 
 // Demand returns the known profiles that an object asks for, sorted, and demand.Groups. read analyses a selector; an
@@ -42,52 +130,21 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 			resources[corev1.ResourceName(*name)] = class.Name
 		}
 	}
-	asked, seen := map[string]bool{}, map[string]bool{}
-	ask := func(class string, selectors []resourceapi.DeviceSelector) {
-		of := classes[class]
+	asked := map[string]bool{}
+	for _, a := range c.Asked {
+		if a.Held != "" {
+			asked[a.Held] = true
+			continue
+		}
+		of := classes[cmp.Or(a.Class, resources[a.Resource])]
 		if of == nil {
-			return // No device can be allocated by it.
+			continue // No device can be allocated by it.
 		}
-		// Most requests are alike.
-		all := slices.Concat(selector.Expressions(of.Spec.Selectors), selector.Expressions(selectors))
-		if key := strings.Join(all, "\x00"); !seen[key] {
-			seen[key] = true
-			profiles, groups := c.matching(all, read)
-			for _, profile := range profiles {
-				asked[profile] = true
-			}
-			asked[demand.Groups] = asked[demand.Groups] || groups
+		profiles, groups := c.matching(slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:]), read)
+		for _, profile := range profiles {
+			asked[profile] = true
 		}
-	}
-	requests := func(devices resourceapi.DeviceClaim) {
-		for r := range selector.Requests(devices.Requests) {
-			ask(r.DeviceClassName, r.Selectors)
-		}
-	}
-	for _, claim := range c.Claims {
-		requests(claim.Spec.Devices)
-		if claim.Status.Allocation != nil {
-			for _, r := range claim.Status.Allocation.Devices.Results {
-				held, err := gpu.ParseName(r.Device)
-				switch {
-				case r.Driver != c.Driver || err != nil:
-				case held.Kind == gpu.KindMIG:
-					asked[held.Profile] = true
-				case held.Kind == gpu.KindGroup:
-					asked[demand.Groups] = true
-				}
-			}
-		}
-	}
-	for _, template := range c.Templates {
-		requests(template.Spec.Spec.Devices)
-	}
-	for _, pod := range c.Pods {
-		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-			for resource := range container.Resources.Limits {
-				ask(resources[resource], nil)
-			}
-		}
+		asked[demand.Groups] = asked[demand.Groups] || groups
 	}
 	maps.DeleteFunc(asked, func(what string, is bool) bool {
 		return !is || what != demand.Groups && !slices.Contains(c.Known, what)

@@ -106,13 +106,13 @@ func TestDemand_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := cluster()
-			in.Claims = []*resourceapi.ResourceClaim{{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}}
+			in.Asked = AsksOf(&resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}, driver)
 			if got := in.Demand(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a claim asks for %q, want %q", got, c.want)
 			}
-			in.Claims, in.Templates = nil, []*resourceapi.ResourceClaimTemplate{{
+			in.Asked = AsksOf(&resourceapi.ResourceClaimTemplate{
 				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}},
-			}}
+			}, driver)
 			if got := in.Demand(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a template asks for %q, want %q", got, c.want)
 			}
@@ -127,8 +127,10 @@ func TestDemand_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 		}}}
 	}
 	c := cluster()
-	c.Claims = []*resourceapi.ResourceClaim{
+	for _, claim := range []*resourceapi.ResourceClaim{
 		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
+	} {
+		c.Asked = append(c.Asked, AsksOf(claim, driver)...)
 	}
 	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
 		t.Errorf("%q", got)
@@ -148,10 +150,46 @@ func TestDemand_ExtendedResource_AsksByItsClass(t *testing.T) {
 			{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: limits}}}},
 		} {
 			c := cluster()
-			c.Pods = []*corev1.Pod{{Spec: pod}}
+			c.Asked = AsksOf(&corev1.Pod{Spec: pod}, driver)
 			if got := c.Demand(reading); !slices.Equal(got, want) {
 				t.Errorf("%s asks for %q, want %q", name, got, want)
 			}
 		}
 	}
+}
+
+// TestAsks_ObjectsChange_CountsFollow has many objects ask for few things.
+func TestAsks_ObjectsChange_CountsFollow(t *testing.T) {
+	var asks Asks
+	of := func(class string) []Ask {
+		return AsksOf(&resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: devices(class)}}, driver)
+	}
+	want := func(when string, classes ...string) {
+		t.Helper()
+		var got []string
+		for _, a := range asks.All() {
+			got = append(got, a.Class)
+		}
+		if slices.Sort(got); !slices.Equal(got, classes) {
+			t.Errorf("%s: %q, want %q", when, got, classes)
+		}
+	}
+	const objects = 1000
+	for range objects {
+		if !asks.Replace(nil, of("a")) {
+			t.Error("a new object changes nothing")
+		}
+	}
+	want("new objects", "a")
+	if asks.Replace(of("a"), of("a")) {
+		t.Error("an object that asks for the same counts as changed")
+	}
+	asks.Replace(of("a"), of("b"))
+	want("one asks for another class", "a", "b")
+	for range objects - 1 {
+		asks.Replace(of("a"), nil)
+	}
+	want("all but that one are gone", "b")
+	asks.Replace(of("b"), nil)
+	want("all are gone")
 }
