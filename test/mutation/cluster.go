@@ -122,8 +122,8 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a node whose kubelet starts is missing at once", File: "pkg/cluster/controller/clusterview.go",
-		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
-		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
+		Old: "one.incomplete.left(n.grace, !one.published.Whole)", New: "one.incomplete.left(0, !one.published.Whole)",
+		Package: control, Test: "TestNodes_PoolIncompleteOrGone_ShapeStaysForGrace",
 	},
 	{
 		Name: "a profile goes as soon as no object asks for it", File: "pkg/cluster/demand/demand.go",
@@ -184,6 +184,56 @@ var clusterMutations = []Mutation{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",
 		Old: "if n.autoGroups {", New: "if false {",
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
+	},
+	{
+		Name: "nodes without slices are remembered for ever", File: "pkg/cluster/controller/clusterview.go",
+		Old: "			delete(n.known, name)\n", New: "",
+		Package: control, Test: "TestController_ManyChanges_MapsStaySmall",
+	},
+	{
+		Name: "extended resources are remembered for ever", File: "pkg/cluster/controller/classes.go",
+		Old: "if len(s.seen) <= maxResources {", New: "if true {",
+		Package: control, Test: "TestController_ManyChanges_MapsStaySmall",
+	},
+	{
+		Name: "passes over the cluster take a whole core", File: "pkg/cluster/controller/controller.go",
+		Old: "pause = max(pause, breather(time.Since(began)))", New: "_ = breather(time.Since(began))",
+		Package: control, Test: "TestRepeat_SlowPass_TakesAFifthOfTheTime",
+	},
+	{
+		Name: "each write of a claim causes a pass", File: "pkg/cluster/demand/objects/objects.go",
+		Old: "	if slices.Equal(was, is) {\n		return false\n	}\n	a.mu.Lock()", New: "	a.mu.Lock()",
+		Package: control, Test: "TestAskedKeeper_ForeignWritesOnAClaim_NoPass",
+	},
+	{
+		Name: "what a deleted claim asked for stays", File: "pkg/cluster/demand/objects/objects.go",
+		Old: "if a.count[one]--; a.count[one] <= 0 {", New: "if a.count[one]--; false {",
+		Package: "./pkg/cluster/demand/objects", Test: "TestAsks_ObjectsChange_CountsFollow",
+	},
+	{
+		Name: "past namespaces have series without limit", File: "pkg/show/usage/account.go",
+		Old: "i >= keepNamespaces || ", New: "i < 0 || ",
+		Package: "./pkg/show/usage", Test: "TestAccount_ManyNamespaces_LastOnesStay",
+	},
+	{
+		Name: "an unknown value that selectors may read is left out", File: "pkg/node/resourceslices/device.go",
+		Old: "			value = a.unknown()\n", New: "			_ = a.unknown()\n",
+		Package: "./pkg/node/resourceslices", Test: "TestBuild_UnknownValues_OnlyNeededOnesPublished",
+	},
+	{
+		Name: "a plugin may publish devices that lack attributes", File: ownSlices,
+		Old: "        variables.needs[d.attributes['type'].string][0].all(name, name in d.attributes) &&\n", New: "",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish conditions of binding", File: ownSlices,
+		Old: "'taints', 'allowMultipleAllocations']", New: "'taints', 'allowMultipleAllocations', 'bindingConditions']",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish lists", File: ownSlices,
+		Old: "kind in ['string', 'int', 'bool', 'version'])", New: "true)",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
 	},
 	{
 		Name: "a plugin may publish any kind of an attribute", File: ownSlices,

@@ -74,7 +74,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 		}
 	}
 	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.withGroups()), ours, k.options)
-	// A class that nobody wants any more is not looked up again.
+	// Classes of devices that are gone again are not looked up.
 	maps.DeleteFunc(k.made, func(_ string, at time.Time) bool { return time.Since(at) >= cacheLag })
 	room := maxClasses - len(ours)
 	for _, want := range wanted {

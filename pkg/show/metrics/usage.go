@@ -18,7 +18,7 @@ var (
 		[]string{"claim_namespace", "claim", "claim_uid", "gpu_uuid", "model"},
 		"Seconds of whole GPUs that a prepared claim has had. A partition counts as its part of the memory slices, a share as the larger of its parts of memory and compute. A claim counts once, however many pods use it."}
 	namespaceAllocated = Entry{"gpu_dra_namespace_allocated_gpu_seconds_total", "counter", []string{"claim_namespace", "model"},
-		"Seconds of whole GPUs that the prepared claims of a namespace have had on the node, also of claims that end between two scrapes. Parts of GPUs count as in gpu_dra_claim_allocated_gpu_seconds_total. Absent after a day without a claim."}
+		"Seconds of whole GPUs that the prepared claims of a namespace have had on the node, also of claims that end between two scrapes. Parts of GPUs count as in gpu_dra_claim_allocated_gpu_seconds_total. Absent after a day without a claim, or after 200 other namespaces had their last claim on the node."}
 	claimActive = Entry{"gpu_dra_claim_active_gpu_seconds_total", "counter",
 		append(slices.Clone(claimAllocated.Labels), "source"),
 		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, such as shares of a partition with other shares."}

@@ -77,8 +77,8 @@ type Namespace struct {
 	Last time.Duration `json:"last"`
 }
 
-// keepNamespace and keepNamespaces limit the sums of namespaces that exist for a short time each: who can create
-// namespaces can create thousands a day, and each is a series of a metric.
+// keepNamespace and keepNamespaces limit the sums of namespaces that exist for a short time each. A tenant can create
+// thousands a day, and each is a series of a metric.
 const (
 	keepNamespace  = 24 * time.Hour
 	keepNamespaces = 200
