@@ -10,11 +10,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
 )
 
 var update = flag.Bool("update", false, "write the goldens")
@@ -250,6 +255,31 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"no list of profiles", "publish[0].profiles=Some", "/publish/0/profiles"},
 		{"an unknown choice of groups", "publish[0].groups=Some", "/publish/0/groups"},
 		{"an unknown kind of shareable devices", "publish[0].shareable=GPU", "/publish/0/shareable"},
+		{"no pod may be updated", "kubeletPlugin.updateStrategy.rollingUpdate.maxSurge=0%", "maxUnavailable and maxSurge are both 0"},
+		{"more than all pods", "kubeletPlugin.updateStrategy.rollingUpdate.maxUnavailable=101%", "/maxUnavailable"},
+		{"two actions that exclude each other", "policies.actions={Deny,Warn}", "/policies/actions"},
+		{"an action twice", "policies.actions={Audit,Audit}", "/policies/actions"},
+		{"no list of actions", "policies.actions=null", "'actions'"},
+		{"no section", "webhook=null", "'webhook'"},
+		{"a name in capitals", "fullnameOverride=GPU", "/fullnameOverride"},
+		{"a name with an underscore", "fullnameOverride=gpu_driver", "/fullnameOverride"},
+		{"a name that is cut off", "fullnameOverride=" + strings.Repeat("a", 41), "/fullnameOverride"},
+		{"a part of a name with a dot", "nameOverride=gpu.driver", "/nameOverride"},
+		{"a quote in a policy", "policies.requireQueue.label=it's", "/policies/requireQueue/label"},
+		{"a quote in the taint of a policy", "policies.requireToleration.value=it's", "/policies/requireToleration/value"},
+		{"a quote in the label of namespaces", "policies.fractionNamespaceLabel=it's", "/policies/fractionNamespaceLabel"},
+		{"a label that no pod can have", "kubeletPlugin.podLabels.team=two words", "/kubeletPlugin/podLabels/team"},
+		{"an extended resource without a domain", "deviceClasses.gpu.extendedResourceName=nvidia.com/gpu/0", "/deviceClasses/gpu/extendedResourceName"},
+		{"an extended resource of Kubernetes", "deviceClasses.gpu.extendedResourceName=kubernetes.io/gpu", "/deviceClasses/gpu/extendedResourceName"},
+		{"a prefix too long for its profiles", "deviceClasses.mig.extendedResourcePrefix=nvidia.com/" + strings.Repeat("m", 31), "/deviceClasses/mig/extendedResourcePrefix"},
+		{"two servers of the plugin on a port", "kubeletPlugin.containers.gpus.healthcheckPort=8080", "have the same port 8080"},
+		{"two servers of the controller on a port", "webhook.port=8081", "have the same port 8081"},
+		{"a mount twice", "kubeletPlugin.cdiRoot=/var/lib/kubelet/plugins_registry/", "have the same directory"},
+		{"a path above", "kubeletPlugin.hostSysRoot=/sys/..", "/kubeletPlugin/hostSysRoot"},
+		{"a toleration with an unknown effect", "controller.tolerations[0].effect=Never", "/controller/tolerations/0/effect"},
+		{"a secret without a name", "imagePullSecrets[0].Name=x", "/imagePullSecrets/0"},
+		{"a variable with two values", "mps.env[0].name=A=B", "/mps/env/0/name"},
+		{"an amount that is none", "mps.resources.limits.memory=much", "/mps/resources/limits/memory"},
 		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -258,5 +288,111 @@ func TestValues_Invalid_Refused(t *testing.T) {
 				t.Errorf("error = %v, want one that names %s:\n%s", err, c.want, problems)
 			}
 		})
+	}
+}
+
+// fields returns the paths of all values of the schema that the chart's values have, sections included.
+func fields(t *testing.T) (paths []string) {
+	t.Helper()
+	read := func(name string, into any) {
+		text, err := os.ReadFile(filepath.Join(chart, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var schema, values map[string]any
+	read("values.schema.json", &schema)
+	read("values.yaml", &values)
+	var walk func(schema, values map[string]any, at string)
+	walk = func(schema, values map[string]any, at string) {
+		properties, _ := schema["properties"].(map[string]any)
+		for name, value := range values {
+			if of, ok := properties[name].(map[string]any); ok {
+				paths = append(paths, at+name)
+				inner, _ := value.(map[string]any)
+				walk(of, inner, at+name+".")
+			}
+		}
+	}
+	walk(schema, values, "")
+	slices.Sort(paths)
+	if len(paths) < 150 {
+		t.Fatalf("only %d values: %v", len(paths), paths)
+	}
+	return paths
+}
+
+// TestValues_NullOfAnyField_RenderedOrNamed removes each value and each section, with all features switched on.
+func TestValues_NullOfAnyField_RenderedOrNamed(t *testing.T) {
+	const on = "policies.requireToleration.enabled=true,policies.requireQueue.enabled=true,policies.maxGPUs=4,policies.fractionNamespaceLabel=a," +
+		"serviceMonitor.enabled=true,dashboards.enabled=true,prometheusRule.enabled=true,networkPolicies.enabled=true,criticalPodsQuota.enabled=true"
+	all := render(t, chart, "--set", on)
+	for _, path := range fields(t) {
+		out, problems, err := tool(t, nil, "helm", "template", "gpu-dra-driver", chart, "--namespace", "gpu-dra-driver", "--set", registry, "--set", on, "--set", path+"=null")
+		last := path[strings.LastIndex(path, ".")+1:]
+		switch {
+		case err != nil && !strings.Contains(problems, "missing propert") && !strings.Contains(problems, "'"+last+"'"):
+			t.Errorf("%s=null: %s", path, problems)
+		case out == all:
+		case err == nil && strings.Contains(out, "validationActions: null"), err == nil && strings.Contains(out, "image: registry.example.com/:"):
+			t.Errorf("%s=null renders objects that the API server refuses", path)
+		case err == nil:
+			conform(t, out)
+		}
+	}
+}
+
+// TestQuota_GKE_AllowsThePriorityClasses has an API of GKE, the value, and pods without such classes.
+func TestQuota_GKE_AllowsThePriorityClasses(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, nil},
+		{[]string{"--api-versions", "networking.gke.io/v1"}, []string{"system-node-critical", "system-cluster-critical"}},
+		{[]string{"--set", "criticalPodsQuota.enabled=true"}, []string{"system-node-critical", "system-cluster-critical"}},
+		{[]string{"--set", "criticalPodsQuota.enabled=true,controller.priorityClassName=mine"}, []string{"system-node-critical"}},
+		{[]string{"--set", "criticalPodsQuota.enabled=true,controller.priorityClassName=,kubeletPlugin.priorityClassName="}, nil},
+	} {
+		quotas := decode[corev1.ResourceQuota](t, render(t, chart, c.args...), "ResourceQuota")
+		if len(quotas) > 1 || (len(quotas) == 1) != (c.want != nil) {
+			t.Errorf("%q: %d quotas", c.args, len(quotas))
+		}
+		for _, q := range quotas {
+			if got := q.Spec.ScopeSelector.MatchExpressions[0].Values; !slices.Equal(got, c.want) {
+				t.Errorf("%q: the quota is for %q, want %q", c.args, got, c.want)
+			}
+		}
+	}
+}
+
+// TestController_NodesForAddOns_Tolerated is for the system pools of AKS.
+func TestController_NodesForAddOns_Tolerated(t *testing.T) {
+	d := decode[appsv1.Deployment](t, render(t, chart), "Deployment")["gpu-dra-driver-controller"]
+	taint := corev1.Taint{Key: "CriticalAddonsOnly", Value: "true", Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(d.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == taint.Key && t.Operator == corev1.TolerationOpExists }) {
+		t.Errorf("tolerations %v", d.Spec.Template.Spec.Tolerations)
+	}
+}
+
+// TestNames_OfRelease_AreNamesOfServices has names that Helm allows.
+func TestNames_OfRelease_AreNamesOfServices(t *testing.T) {
+	for _, release := range []string{"a.b", "gpu-dra-driver.v2", strings.Repeat("a", 39) + ".b", strings.Repeat("ab-", 17) + "x"} {
+		out, problems, err := tool(t, nil, "helm", "template", release, chart, "--set", registry)
+		if err != nil {
+			t.Errorf("%s: %v %s", release, err, problems)
+			continue
+		}
+		for name := range decode[corev1.Service](t, out, "Service") {
+			if errs := validation.IsDNS1035Label(name); len(errs) > 0 {
+				t.Errorf("%s: Service %s: %v", release, name, errs)
+			}
+		}
+	}
+	if _, problems, err := tool(t, nil, "helm", "template", "4gpu", chart, "--set", registry); err == nil || !strings.Contains(problems, "set fullnameOverride") {
+		t.Errorf("a release with a digit first: %v %s", err, problems)
 	}
 }

@@ -365,6 +365,8 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 		"another vendor's class":              {of("gpu.intel.com", ""), ""},
 		"another driver's claim":              {of("nic.example.com", ", count: 100"), ""},
 		"monitoring":                          {of("monitor.gpu.nvidia.com", ", adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]"), ""},
+		"monitoring by a whole GPU":           {of("gpu.nvidia.com", ", adminAccess: true"), "request r: adminAccess waits while other claims have the GPU, because the scheduler counts it like them; ask for the class monitor.gpu.nvidia.com"},
+		"monitoring by a partition":           {of("mig.nvidia.com", ", adminAccess: true"), "request r: adminAccess waits"},
 		"monitoring without the toleration":   {of("monitor.gpu.nvidia.com", ", adminAccess: true"), "!request r: no node"},
 		"a class of the chart's extended resource": {class(whole+`true`) + " extendedResourceName: nvidia.com/gpu\n",
 			"DeviceClass gpu.nvidia.com has the extendedResourceName nvidia.com/gpu too; the scheduler uses the newest class only"},

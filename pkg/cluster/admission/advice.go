@@ -16,6 +16,8 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
@@ -132,6 +134,10 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 		}
 		if v.others(q) || q.driver == "" {
 			continue
+		}
+		if q.Admin() && q.kind != gpu.KindMonitor {
+			r.warn("%s: adminAccess waits while other claims have the GPU, because the scheduler counts it like them; "+
+				"ask for the class monitor.%s, and tolerate %s", where, v.driver, resourceslices.MonitorTaint)
 		}
 		for _, name := range slices.Sorted(maps.Keys(q.amounts())) {
 			v.checkName(r, where, v.name(name, true), string(name))

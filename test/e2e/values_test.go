@@ -1,0 +1,216 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/test/e2e/env"
+)
+
+// texts are strings that a field can take wrongly.
+var texts = []any{
+	"", "A", "a_b", "a.b", "a/b", "it's", `say "x"`, "two words", "a: b", "-a", "a-", "1", "/", "/../a", "/a:b", "a\nb", "{{ x }}", "100%", "1000%", "ä",
+	strings.Repeat("a", 41), strings.Repeat("a", 64), strings.Repeat("a", 254), "example.com/" + strings.Repeat("a", 50),
+}
+
+// kinds are values of each type of the schema.
+var kinds = map[string][]any{
+	"string": texts, "integer": {-1, 0, 1, 79, 8080, 65535, 65536, 1 << 31, 1 << 40}, "number": {-1, 0, 0.5, 1e300}, "boolean": {true, false},
+	"object": {map[string]any{}, map[string]any{"a": "b"}, map[string]any{"a b": "c"}, map[string]any{"a": "b c"}, map[string]any{"A.b/c": "d"}, map[string]any{"": ""}},
+	"array":  {[]any{}, []any{""}, []any{"a", "a"}, []any{map[string]any{}}, []any{map[string]any{"name": "A b"}}, []any{map[string]any{"name": "a=b"}}},
+}
+
+// candidates returns values of a field: those of its types, its choices, and lists of two choices.
+func candidates(root, schema map[string]any) (out []any) {
+	if ref, ok := schema["$ref"].(string); ok {
+		found, _ := root["definitions"].(map[string]any)[strings.TrimPrefix(ref, "#/definitions/")].(map[string]any)
+		return candidates(root, found)
+	}
+	for _, word := range []string{"anyOf", "oneOf", "allOf"} {
+		for _, one := range list(schema[word]) {
+			out = append(out, candidates(root, one.(map[string]any))...)
+		}
+	}
+	out = append(out, list(schema["enum"])...)
+	for _, kind := range append(list(schema["type"]), schema["type"]) {
+		if name, ok := kind.(string); ok {
+			out = append(out, kinds[name]...)
+		}
+	}
+	if items, ok := schema["items"].(map[string]any); ok {
+		for _, a := range list(items["enum"]) {
+			out = append(out, []any{a})
+			for _, b := range list(items["enum"]) {
+				out = append(out, []any{a, b})
+			}
+		}
+	}
+	return out
+}
+
+func list(v any) []any {
+	out, _ := v.([]any)
+	return out
+}
+
+// fields calls visit for each field of a schema that is not a section.
+func fields(root, schema map[string]any, at []string, visit func(at []string, values []any)) {
+	properties, _ := schema["properties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		field, at := properties[name].(map[string]any), append(slices.Clone(at), name)
+		if _, section := field["properties"]; section {
+			fields(root, field, at, visit)
+		} else {
+			visit(at, candidates(root, field))
+		}
+	}
+}
+
+// TestChart_AnyValueOfAnyField_RefusedByHelmOrAccepted renders the chart with values of every kind for every field. What Helm
+// renders, the API server accepts: otherwise an installation would end in the middle.
+func TestChart_AnyValueOfAnyField_RefusedByHelmOrAccepted(t *testing.T) {
+	ctx := testContext(t)
+	text, err := os.ReadFile(filepath.Join(cluster.Tree, "deployments/helm/gpu-dra-driver/values.schema.json"))
+	must(t, err)
+	var schema map[string]any
+	must(t, json.Unmarshal(text, &schema))
+	s := &server{t: t, accepted: map[string]bool{}}
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	must(t, err)
+	config.QPS = -1
+	s.dynamic, err = dynamic.NewForConfig(config)
+	must(t, err)
+	s.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(cluster.Client.Discovery()))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	rendered, refused := 0, 0
+	try := func(name string, values map[string]any) {
+		group.Go(func() error {
+			out, err := s.render(ctx, values)
+			s.mu.Lock()
+			if rendered++; err != nil {
+				rendered, refused = rendered-1, refused+1
+			}
+			s.mu.Unlock()
+			if err == nil {
+				s.accept(ctx, name, out)
+			} else if text := err.Error(); strings.Contains(text, "YAML parse error") || strings.Contains(text, "nil pointer") {
+				t.Errorf("%s: %.300s", name, text)
+			}
+			return nil
+		})
+	}
+	try("default", map[string]any{})
+	fields(schema, schema, nil, func(at []string, all []any) {
+		for _, value := range all {
+			values := map[string]any{}
+			inner := values
+			for _, name := range at[:len(at)-1] {
+				inner[name] = map[string]any{}
+				inner = inner[name].(map[string]any)
+			}
+			inner[at[len(at)-1]] = value
+			try(fmt.Sprintf("%s=%.60q", strings.Join(at, "."), fmt.Sprint(value)), values)
+		}
+	})
+	must(t, group.Wait())
+	t.Logf("%d sets of values were rendered, %d were refused by Helm; the API server saw %d objects", rendered, refused, len(s.accepted))
+	if rendered < 300 || refused < 300 {
+		t.Errorf("%d sets of values were rendered, %d were refused", rendered, refused)
+	}
+}
+
+// server asks the API server about rendered objects, about each once.
+type server struct {
+	t       *testing.T
+	dynamic dynamic.Interface
+	mapper  meta.RESTMapper
+
+	mu       sync.Mutex
+	accepted map[string]bool
+}
+
+// render renders the chart, with all features on.
+func (s *server) render(ctx context.Context, values map[string]any) (string, error) {
+	file, err := os.CreateTemp(s.t.TempDir(), "")
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return "", err
+	}
+	if _, err := file.Write(text); err != nil {
+		return "", err
+	}
+	if err := file.Close(); err != nil {
+		return "", err
+	}
+	return cluster.Run(ctx, filepath.Join(cluster.Tree, "hack", "tool.sh"), "helm", "template", "generated", filepath.Join(cluster.Tree, "deployments/helm/gpu-dra-driver"),
+		"--namespace", env.Namespace, "--set", "image.registry=registry.example.com,fullnameOverride=generated,driverName=generated.example.com",
+		"--set", "policies.requireToleration.enabled=true,policies.requireQueue.enabled=true,policies.maxGPUs=4,networkPolicies.enabled=true,criticalPodsQuota.enabled=true",
+		"--values", file.Name())
+}
+
+func (s *server) accept(ctx context.Context, name, manifests string) {
+	for _, doc := range strings.Split(manifests, "\n---") {
+		s.mu.Lock()
+		known := s.accepted[doc]
+		s.accepted[doc] = true
+		s.mu.Unlock()
+		if known {
+			continue
+		}
+		var u unstructured.Unstructured
+		if err := yaml.Unmarshal(bytes.TrimSpace([]byte(doc)), &u.Object); err != nil {
+			s.t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if len(u.Object) == 0 {
+			continue
+		}
+		gvk := u.GroupVersionKind()
+		at, err := s.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if meta.IsNoMatchError(err) {
+			continue // Custom resources of Prometheus and cert-manager.
+		}
+		if err != nil {
+			s.t.Errorf("%s: %v", name, err)
+			continue
+		}
+		objects := dynamic.ResourceInterface(s.dynamic.Resource(at.Resource))
+		if at.Scope.Name() == meta.RESTScopeNameNamespace {
+			objects = s.dynamic.Resource(at.Resource).Namespace(u.GetNamespace())
+		}
+		_, err = objects.Create(ctx, &u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+		// A value can name another namespace. DeviceClasses have no names of the release.
+		if err != nil && !apierrors.IsAlreadyExists(err) && !(apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces")) {
+			s.t.Errorf("%s: %s %s: %v", name, u.GetKind(), u.GetName(), err)
+		}
+	}
+}
