@@ -202,7 +202,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "each write of a claim causes a pass", File: "pkg/cluster/demand/objects/objects.go",
-		Old: "	if slices.Equal(was, is) {\n		return false\n	}\n	a.mu.Lock()", New: "	a.mu.Lock()",
+		Old: "	if slices.Equal(was, is) {\n		return false\n	}\n	if a.count == nil {", New: "	if a.count == nil {",
 		Package: control, Test: "TestAskedKeeper_ForeignWritesOnAClaim_NoPass",
 	},
 	{

@@ -39,6 +39,7 @@ type demandKeeper struct {
 	nodes                   *nodes
 	selectors               *ask.Evaluator
 	// asks is kept by the informers' handlers, so that a pass does not look at each claim.
+	mu    sync.Mutex
 	asks  objects.Asks
 	dirty chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
@@ -83,6 +84,8 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
 			was = last.Obj
 		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) {
 			trigger(k.dirty)
 		}
@@ -145,9 +148,10 @@ func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
 
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
 func (k *demandKeeper) asked() (asked []string, nodes int) {
-	c := objects.Cluster{
-		Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes), Asked: k.asks.All(),
-	}
+	k.mu.Lock()
+	asks := k.asks.All()
+	k.mu.Unlock()
+	c := objects.Cluster{Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes), Asked: asks}
 	pools := k.nodes.pools()
 	for kind := range pool.Publishers(pools) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -73,12 +72,9 @@ func AsksOf(object any, driver string) (out []Ask) {
 	return slices.Compact(out)
 }
 
-// Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects. It is
-// safe for concurrent use.
-type Asks struct {
-	mu    sync.Mutex
-	count map[Ask]int
-}
+// Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects. The
+// zero Asks is empty.
+type Asks struct{ count map[Ask]int }
 
 // Replace removes what the earlier version of an object asked for, and adds what the later one asks for. Either can be
 // nil. It reports whether they differ.
@@ -86,8 +82,6 @@ func (a *Asks) Replace(was, is []Ask) (changed bool) {
 	if slices.Equal(was, is) {
 		return false
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.count == nil {
 		a.count = map[Ask]int{}
 	}
@@ -104,8 +98,6 @@ func (a *Asks) Replace(was, is []Ask) (changed bool) {
 
 // All returns what any object asks for.
 func (a *Asks) All() []Ask {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.count))
 }
 
