@@ -196,6 +196,11 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
+		Name: "an instance that NVML lists counts as destroyed", File: "pkg/partition/mig/instances.go",
+		Old: "	if nvml.Vanished(err) {\n		out, err = g.listInstances()\n", New: "	if nvml.Vanished(err) {\n		err = nil\n",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
 		Name: "an instance that vanished during a scan is a fault", File: "pkg/gpu/inventory/mig.go",
 		Old: "if nvml.Vanished(err) {", New: "if nvml.Vanished(err) && m == nil {",
 		Package: "./pkg/gpu/inventory", Test: "TestScan_InstanceDestroyedMeanwhile_ReadsOthers",

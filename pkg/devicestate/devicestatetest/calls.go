@@ -98,13 +98,15 @@ func (m *callMatrix) run() {
 	}
 }
 
-// kinds are codes that the driver handles in different ways. Codes in lacks mean that a GPU does not have the thing; if
-// the answer lasts, it is true.
+// kinds are codes that the driver handles in different ways. Codes in vanished are answers of every query, because a thing
+// can vanish between its listing and the query. Codes in lacks mean that a GPU does not have the thing; if the answer lasts,
+// it is true.
 var (
-	kinds = []nvml.Code{
-		nvml.NotSupported, nvml.NotFound, nvml.DriverNotLoaded, nvml.GPUIsLost, nvml.InUse, nvml.InsufficientResources, nvml.Unknown,
-	}
-	lacks = []nvml.Code{nvml.NotSupported, nvml.NotFound, nvml.InvalidArgument, nvml.FunctionNotFound}
+	kinds = slices.Concat(vanished, []nvml.Code{
+		nvml.NotSupported, nvml.DriverNotLoaded, nvml.GPUIsLost, nvml.InUse, nvml.InsufficientResources, nvml.Unknown,
+	})
+	vanished = []nvml.Code{nvml.NotFound, nvml.InvalidArgument}
+	lacks    = []nvml.Code{nvml.NotSupported, nvml.FunctionNotFound}
 )
 
 func (m *callMatrix) codes(c nvmltest.Call, last bool) []nvml.Code {
@@ -117,7 +119,9 @@ func (m *callMatrix) codes(c nvmltest.Call, last bool) []nvml.Code {
 	if c.Query == SMI {
 		return []nvml.Code{nvml.Unknown, nvml.GPUIsLost}
 	}
-	return slices.DeleteFunc(nvmltest.Codes(m.t, c.Query), func(code nvml.Code) bool {
+	codes := append(nvmltest.Codes(m.t, c.Query), vanished...)
+	slices.Sort(codes)
+	return slices.DeleteFunc(slices.Compact(codes), func(code nvml.Code) bool {
 		return last && slices.Contains(lacks, code) || !m.every && !slices.Contains(kinds, code)
 	})
 }

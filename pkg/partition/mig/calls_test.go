@@ -25,7 +25,13 @@ import (
 var callScenarios = func() []devicestatetest.Scenario {
 	a, ab := []string{"a"}, []string{"a", "b"}
 	part := "0 1g.10gb 4"
-	recovers := func(_ *env, p *process) error { return p.RecoverAll() }
+	recovers := func(e *env, p *process) error {
+		err := p.RecoverAll()
+		if errors.Is(err, plan.ErrDestroyed) && len(e.Sim.State().GPUs[0].Instances) > 0 {
+			e.T.Errorf("a partition that exists counts as destroyed: %v", err)
+		}
+		return err
+	}
 	return []devicestatetest.Scenario{
 		{New: h100, Name: "unprepare a partition", Given: given(one, "a"), When: unprepares("a")},
 		{New: h100, Name: "the first partition of a GPU", Given: given(one), When: prepares("a"), Then: a},

@@ -58,8 +58,17 @@ func (i *instance) hasDevice(uuid string) bool {
 	return slices.ContainsFunc(i.devices, func(d nvml.MIGDevice) bool { return d.UUID == uuid })
 }
 
-// instances lists all GPU instances, including external ones.
+// instances lists all GPU instances, including external ones. One can vanish between its listing and its query. A second list
+// shows whether it did: if it is still there, the query failed.
 func (g *openGPU) instances() ([]*instance, error) {
+	out, err := g.listInstances()
+	if nvml.Vanished(err) {
+		out, err = g.listInstances()
+	}
+	return out, err
+}
+
+func (g *openGPU) listInstances() ([]*instance, error) {
 	profiles, err := g.profiles()
 	if err != nil {
 		return nil, err
@@ -73,9 +82,6 @@ func (g *openGPU) instances() ([]*instance, error) {
 		i := &instance{GPUInstance: gi}
 		if i.info, err = gi.Info(); err == nil {
 			i.computes, err = gi.ComputeInstances()
-		}
-		if nvml.Vanished(err) {
-			continue // Destroyed meanwhile.
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read a GPU instance: %w", err)
