@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 )
 
 // Usage finds the users of a claim that was deleted from the API server.
@@ -124,7 +125,12 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err := d.engine.unprepareLocked(ctx, f.Claim, boot); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
-	if _, err := d.engine.record(f.Claim.UID); err == nil {
+	switch r, err := d.engine.record(f.Claim.UID); {
+	case err == nil && r.State == record.Unknown:
+		if err := d.engine.abandon(ctx, r, boot); err != nil {
+			return failure(ctx, "unprepare", f.Claim, err)
+		}
+	case err == nil:
 		return nil // An effect is kept.
 	}
 	f.Did = "released, because the claim is deleted"

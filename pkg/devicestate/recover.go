@@ -296,17 +296,17 @@ func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) 
 	return r, nil
 }
 
-// known returns what an unknown record stands for: the plan in the claim's CDI spec, or the damaged record, if one of
-// them is readable again.
+// known returns what an unknown record stands for: the damaged record, or the plan in the claim's CDI spec, if one of them
+// is readable again. A damaged record also shows whether the claim's release has begun.
 func (e *Engine) known(lost record.Record, boot string) (record.Record, error) {
-	r, err := e.ofSpec(lost.Plan.Claim.UID, boot)
-	if err != nil || phaseOf(r, boot) != unknown {
-		return r, err
-	}
 	if r, err := e.records.Aside(lost); err == nil {
 		return r, nil
 	}
-	return lost, nil
+	r, err := e.ofSpec(lost.Plan.Claim.UID, boot)
+	if err != nil || phaseOf(r, boot) == unknown {
+		return lost, err
+	}
+	return r, nil
 }
 
 // lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec ends

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/claimerror"
@@ -44,12 +46,13 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 // unprepareLocked is unprepare for a caller that holds the claim's lock.
 func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot string) error {
 	old, err := e.current(claim.UID, boot)
-	switch none := phaseOf(old, boot) == absent; {
-	case none && errors.Is(err, errSpecUnreadable):
-		old = e.giveUp(claim, boot, err)
-	case none && err != nil:
-		return err // A full disk prevents the replacement of an unreadable record, but not its release.
-	case none:
+	if e.readLater(old, boot, err) {
+		return e.postpone(claim, old, boot, err)
+	}
+	if phaseOf(old, boot) == absent {
+		if err != nil {
+			return err // A full disk prevents the replacement of an unreadable record, but not its release.
+		}
 		// An unreadable spec holds up no pod.
 		if old, err = e.lostRecord(claim.UID, boot); err != nil || phaseOf(old, boot) == absent {
 			return e.removeOrphan(claim.UID)
@@ -67,18 +70,54 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot str
 	return err
 }
 
-// giveUp returns the record to release of a claim whose record and CDI spec are on bad sectors: its pod must end. Nothing
-// shows its effects any more, so a partition stays, as an external one.
-func (e *Engine) giveUp(claim plan.Claim, boot string, cause error) record.Record {
-	aside, err := e.records.SetAside(claim.UID)
-	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: claim.String(), UID: claim.UID, Cause: errors.Join(cause, err),
-		Remedy: "its pod can end, but a partition of it stays as if an administrator had made it. Destroy it (nvidia-smi mig -dci, then " +
-			"-dgi) and check the node's disk. The damaged record is in " + cmp.Or(aside, "its place"),
-	})
+// readLater reports whether the plan of a claim without a readable one may be on a bad sector, from the result of current: the
+// disk may read it later.
+func (e *Engine) readLater(r record.Record, boot string, err error) bool {
+	if phaseOf(r, boot) != unknown || err != nil {
+		return errors.Is(err, errSpecUnreadable)
+	}
+	_, err = e.records.Aside(r)
+	return err == nil || errors.Is(err, syscall.EIO)
+}
+
+// postpone lets the pod of a claim end while the claim's record and CDI spec are on bad sectors. A record in the state Unknown
+// owns the effects. Recover undoes them once the disk reads a file again, or DeletedClaims gives them up.
+func (e *Engine) postpone(claim plan.Claim, old record.Record, boot string, cause error) error {
+	e.mark(func() { e.pending = true })
+	if phaseOf(old, boot) == unknown {
+		return nil
+	}
+	if err := e.records.Undo(claim.UID); err != nil {
+		return err
+	}
 	r := unknownRecord(claim.UID, boot)
 	r.Plan.Claim = claim
-	return r
+	aside, err := e.records.SetAside(claim.UID)
+	if err == nil {
+		r.Aside = filepath.Base(aside)
+		err = e.records.Put(r)
+	}
+	// Without this record, as on a full disk, the file on the bad sector keeps the effects.
+	e.o.Reports.Report(&claimerror.Error{
+		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: claim.String(), UID: claim.UID, Cause: errors.Join(cause, err),
+		Remedy: "its pod can end. GPUs that no claim holds are unavailable until the disk reads a file of the claim again, or some time " +
+			"after the claim's deletion; check the node's disk",
+	})
+	return nil
+}
+
+// abandon removes the record of a claim that is deleted and whose plan no file shows. Its partition becomes an external one.
+func (e *Engine) abandon(ctx context.Context, r record.Record, boot string) error {
+	if err := e.release(ctx, r, boot, nil); err != nil {
+		return err
+	}
+	e.o.Reports.Report(&claimerror.Error{
+		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
+		Cause: errors.New("the claim is deleted, and the disk still does not read its record"),
+		Remedy: "a partition of it stays as if an administrator had made it. Destroy it (nvidia-smi mig -dci, then -dgi) and check the " +
+			"node's disk",
+	})
+	return nil
 }
 
 // release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is

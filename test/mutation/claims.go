@@ -396,8 +396,23 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a claim on bad sectors never ends", File: "pkg/devicestate/unprepare.go",
-		Old: "case none && errors.Is(err, errSpecUnreadable):", New: "case none && errors.Is(err, errSpecUnreadable) && boot == \"\":",
+		Old: "	if e.readLater(old, boot, err) {", New: "	if e.readLater(old, boot, err) && phaseOf(old, boot) == unknown {",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner",
+	},
+	{
+		Name: "a record that is unreadable for a moment frees its partition", File: "pkg/devicestate/unprepare.go",
+		Old: "	return err == nil || errors.Is(err, syscall.EIO)\n", New: "	return errors.Is(err, syscall.ENOSPC)\n",
 		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "a claim whose pod ended on bad sectors keeps its devices", File: "pkg/devicestate/unprepare.go",
+		Old: "	if err := e.records.Undo(claim.UID); err != nil {\n		return err\n	}\n	r := unknownRecord", New: "	r := unknownRecord",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner",
+	},
+	{
+		Name: "a deleted claim on bad sectors blocks the node for ever", File: "pkg/devicestate/deletedclaims.go",
+		Old: "case err == nil && r.State == record.Unknown:", New: "case err == nil && r.State == record.Unknown && boot == \"\":",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner",
 	},
 	{
 		Name: "a new share is told to delete its own pod", File: "pkg/devicestate/prepare.go",

@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
@@ -28,6 +29,8 @@ import (
 type unreadable struct {
 	name  string
 	begin func(t *testing.T, e *env, reads *badReads, files []string)
+	// returns means that the files are readable again after some reads.
+	returns bool
 }
 
 // badReads fails reads, by inode: a record can be renamed.
@@ -71,11 +74,14 @@ func failing(times int) func(*testing.T, *env, *badReads, []string) {
 const gone = "gone"
 
 var unreadables = []unreadable{
-	{"one read fails", failing(1)},
-	{"reads fail", failing(-1)},
-	{"short", rewritten(func(data []byte) []byte { return data[:len(data)/2] })},
-	{"empty", rewritten(func([]byte) []byte { return nil })},
-	{"noise", rewritten(func([]byte) []byte { return []byte("\x00\xff{]") })},
+	{"one read fails", failing(1), true},
+	{"4 reads fail", failing(4), true},
+	{"5 reads fail", failing(5), true},
+	{"8 reads fail", failing(8), true},
+	{"reads fail", failing(-1), true},
+	{"short", rewritten(func(data []byte) []byte { return data[:len(data)/2] }), false},
+	{"empty", rewritten(func([]byte) []byte { return nil }), false},
+	{"noise", rewritten(func([]byte) []byte { return []byte("\x00\xff{]") }), false},
 	// The last digit of a UUID, and of a claim's UID, is another valid one.
 	{"bit rot", rewritten(func(data []byte) []byte {
 		text := string(data)
@@ -84,19 +90,23 @@ var unreadables = []unreadable{
 		}
 		at := strings.LastIndexAny(text, "ab0123456789")
 		return []byte(text[:at] + string(text[at]^2) + text[at+1:])
-	})},
+	}), false},
 	{gone, func(_ *testing.T, e *env, _ *badReads, files []string) {
 		for _, file := range files {
 			e.Must(os.Remove(file))
 		}
-	}},
+	}, false},
 }
 
 // unreadableFiles are the files of claim b on GPU 0.
 var unreadableFiles = map[string]func(e *env) []string{
-	"record":           func(e *env) []string { return []string{e.RecordFile("b")} },
-	"CDI spec":         func(e *env) []string { return []string{e.SpecFile("b")} },
-	"record and spec":  func(e *env) []string { return []string{e.RecordFile("b"), e.SpecFile("b")} },
+	"record":          func(e *env) []string { return []string{e.RecordFile("b")} },
+	"CDI spec":        func(e *env) []string { return []string{e.SpecFile("b")} },
+	"record and spec": func(e *env) []string { return []string{e.RecordFile("b"), e.SpecFile("b")} },
+	"record without a spec": func(e *env) []string {
+		e.Must(os.Remove(e.SpecFile("b")))
+		return []string{e.RecordFile("b")}
+	},
 	"notes":            func(e *env) []string { return []string{notesFile(e)} },
 	"record and notes": func(e *env) []string { return []string{e.RecordFile("b"), notesFile(e)} },
 	"settings": func(e *env) []string {
@@ -258,7 +268,10 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 			for _, fault := range unreadables {
 				for name, operation := range operationsBeside {
 					for _, ending := range []string{"its pod ends", "it is looked up"} {
-						if ending == "it is looked up" && file != "record and spec" {
+						alone := strings.HasPrefix(file, "record ") && file != "record and notes" // Nothing else shows the plan.
+						some := strings.HasSuffix(fault.name, "reads fail") && fault.name != "reads fail"
+						if file != "record and spec" && ending == "it is looked up" || some && !alone ||
+							file == "record without a spec" && (name != unprepareIt || !fault.returns) {
 							continue
 						}
 						t.Run(strings.Join([]string{kind, file, fault.name, name, ending}, ", "), func(t *testing.T) {
@@ -312,7 +325,9 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 							for _, uid := range []string{"b", "c", "a"} {
 								e.Unprepare(p, uid)
 							}
-							if n.parameters == "" && file == "record and spec" && len(e.Sim.State().GPUs[0].Instances) > 0 {
+							if fault.returns {
+								e.Recover(p)
+							} else if n.parameters == "" && file == "record and spec" && len(e.Sim.State().GPUs[0].Instances) > 0 {
 								// Neither a file nor another claim shows any more whose partition it is, so it is external.
 								e.Sim.External[partition.Computes[0].UUID] = true
 								e.CheckClean(p)
@@ -329,6 +344,73 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner ends the pod of a claim while the disk reads none of its files.
+// The partition is destroyed once it reads one of them again. It is given up after the claim's deletion only.
+func TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner(t *testing.T) {
+	for readable, files := range map[string][]string{"record": {"record"}, "spec": {"spec"}, "both": {"record", "spec"}, "none": nil} {
+		t.Run(readable, func(t *testing.T) {
+			e := h100(t)
+			bad := map[string]*badReads{"record": {}, "spec": {}}
+			e.ReadFile = func(path string) ([]byte, error) {
+				for _, b := range bad {
+					if _, err := b.read(path); errors.Is(err, syscall.EIO) {
+						return nil, err
+					}
+				}
+				return os.ReadFile(path)
+			}
+			p := e.Start()
+			given(one, "a")(e, p)
+			for file, path := range map[string]string{"record": e.RecordFile("a"), "spec": e.SpecFile("a")} {
+				info, err := os.Stat(path)
+				e.Must(err)
+				bad[file].files, bad[file].left = []fs.FileInfo{info}, -1
+			}
+			for range 2 { // The kubelet repeats its call.
+				e.Unprepare(p, "a")
+				_ = p.RecoverAll()
+				_ = e.Identify(p)
+			}
+			if _, incomplete, err := p.Held(); err != nil || !incomplete || len(e.Sim.State().GPUs[0].Instances) != 1 {
+				t.Errorf("incomplete %v, %v; instances %+v", incomplete, err, e.Sim.State().GPUs[0].Instances)
+			}
+			if unknown, err := filepath.Glob(filepath.Join(e.StateDir, "records", "unknown", "*")); err != nil || len(unknown) != 1 {
+				t.Errorf("records in the state unknown: %v, %v", unknown, err)
+			}
+			if len(e.Reports) != 1 || claimerror.ReasonOf(e.Reports[0]) != claimerror.RecordUnreadable {
+				t.Errorf("reports %v", e.Reports)
+			}
+			delete(e.Claims, "a")
+			e.Claim("b", "1")
+			e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+			for _, file := range files {
+				bad[file].left = 0
+			}
+			_, _, err := p.Held() // The plugin lists the claims with each scan.
+			e.Must(err)
+			if readable != "none" && !p.Incomplete() {
+				t.Error("no Recover would read the file")
+			}
+			_ = p.RecoverAll() // It reports the file that stays unreadable.
+			if slices.Contains(files, "record") {
+				e.CheckClean(p) // It shows that the release has begun.
+			}
+			deleted := devicestate.NewDeletedClaims(p.Engine, &devicestatetest.APIServer{Env: e}, unused{}, time.Minute)
+			for range 2 {
+				_, err := deleted.Release(t.Context())
+				e.Must(err)
+				e.Now = e.Now.Add(time.Hour)
+			}
+			if left := e.Sim.State().GPUs[0].Instances; readable == "none" && len(left) == 1 {
+				devicestatetest.CheckError(t, e.Reports[1], claimerror.Transient, claimerror.RecordUnreadable, "is deleted", "nvidia-smi mig -dci")
+				e.Sim.External[left[0].Computes[0].UUID] = true
+			}
+			e.CheckClean(p)
+			e.Prepare(p, "b")
+		})
 	}
 }
 
