@@ -4,17 +4,21 @@
 // Package peers bounds HTTP servers that any pod of the cluster reaches. They share connections, memory and turns
 // between their peers, which are IP addresses, so that a peer that takes much gets less, and the others are answered.
 //
-// Trap: a NAT makes many pods one peer. So of a peer's own connections the one that was answered last stays longest.
+// Trap: a NAT makes many pods one peer. So of a peer's idle connections the one that was answered last stays longest, and
+// a request that waits or runs keeps its connection.
 package peers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,21 +37,33 @@ type Limits struct {
 	Time time.Duration
 }
 
-// firstByte is the time for a TLS handshake, and for the header of a request.
-const firstByte = 2 * time.Second
+// forHeader is the time for a TLS handshake, and for the header of a request that has begun.
+const forHeader = 2 * time.Second
 
-// idle is the time for which a connection without a request stays. It is longer than the 90 s of Go's clients, because a
-// request on a connection that the server closes fails.
-const idle = 2 * time.Minute
+// forIdle is the time for which a connection without a request stays, also before its first one. It is longer than the
+// 90 s of Go's clients, because a request on a connection that the server closes fails.
+const forIdle = 2 * time.Minute
 
 // maxHeader is the size of a request's header, in bytes.
 const maxHeader = 16 << 10
 
-// NewServer returns a server of the handler within the limits. It serves connections of a listener by Listen.
+// NewServer returns a server of the handler within the limits. It serves connections of a listener by Listen, also in TLS.
 func NewServer(h http.Handler, l Limits) *http.Server {
 	return &http.Server{
 		Handler:           &gate{Limits: l, handler: h, requests: map[*request]struct{}{}, running: map[string]int{}},
-		ReadHeaderTimeout: firstByte, ReadTimeout: l.Time, WriteTimeout: 2 * l.Time, IdleTimeout: idle, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: forHeader, WriteTimeout: 2 * l.Time, IdleTimeout: forIdle, MaxHeaderBytes: maxHeader,
+		ConnContext: func(ctx context.Context, served net.Conn) context.Context {
+			c := connectionOf(served)
+			if c != nil {
+				c.secure, _ = served.(*tls.Conn)
+			}
+			return context.WithValue(ctx, key{}, c)
+		},
+		ConnState: func(served net.Conn, state http.ConnState) {
+			if state == http.StateIdle {
+				connectionOf(served).is(idle)
+			}
+		},
 	}
 }
 
@@ -68,12 +84,45 @@ type listener struct {
 	open map[*connection]struct{}
 }
 
+// The states of a connection, by their order at the limit: fresh and idle ones end first, and running ones never.
+const (
+	// fresh means that nothing of its first request has arrived.
+	fresh int32 = iota
+	idle
+	arriving
+	// queued means that the request waits, or that its answer is written.
+	queued
+	running
+)
+
 type connection struct {
 	net.Conn
 	listener *listener
 	peer     string
+	state    atomic.Int32
 	// answered is when it was accepted or last written to, in nanoseconds.
 	answered atomic.Int64
+	// secure is nil without TLS. ready is set after its handshake.
+	secure *tls.Conn
+	ready  atomic.Bool
+}
+
+// key has the connection as its value in the context of a request.
+type key struct{}
+
+// connectionOf returns nil for the connection of another listener.
+func connectionOf(served net.Conn) *connection {
+	if secure, ok := served.(*tls.Conn); ok {
+		served = secure.NetConn()
+	}
+	c, _ := served.(*connection)
+	return c
+}
+
+func (c *connection) is(state int32) {
+	if c != nil {
+		c.state.Store(state)
+	}
 }
 
 // Accept returns the next connection.
@@ -90,7 +139,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add returns the connection that must end.
+// add returns the connection that must end. It is one of the peer that has the most, and that of the new one only without
+// another. A request that runs keeps its connection, and one that waits loses it only to a peer that has fewer.
 func (l *listener) add(c *connection) (ended *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,17 +148,59 @@ func (l *listener) add(c *connection) (ended *connection) {
 	if len(l.open) <= l.most {
 		return nil
 	}
-	of := map[string]int{}
-	for c := range l.open {
-		of[c.peer]++
-	}
+	of, waiting := map[string]int{}, []*connection{}
+	free := []*connection{c}
 	for o := range l.open {
-		if o != c && (ended == nil || of[o.peer] > of[ended.peer] || of[o.peer] == of[ended.peer] && o.answered.Load() < ended.answered.Load()) {
+		of[o.peer]++
+		switch state := o.state.Load(); {
+		case o == c || state == running:
+		case state == queued:
+			waiting = append(waiting, o)
+		default:
+			free = append(free, o)
+		}
+	}
+	rank := func(o *connection) int32 {
+		if o == c {
+			return running // It ends after others of its peer.
+		}
+		return max(idle, o.state.Load())
+	}
+	order := func(a, b *connection) int {
+		return cmp.Or(
+			of[b.peer]-of[a.peer], cmp.Compare(rank(a), rank(b)),
+			cmp.Compare(a.answered.Load(), b.answered.Load()),
+		)
+	}
+	ended = slices.MinFunc(free, order)
+	if ended == c && len(waiting) > 0 {
+		if o := slices.MinFunc(waiting, order); of[o.peer] > of[c.peer] {
 			ended = o
 		}
 	}
 	delete(l.open, ended)
 	return ended
+}
+
+// Read limits the time for a header as soon as its first byte has arrived.
+func (c *connection) Read(data []byte) (int, error) {
+	n, err := c.Conn.Read(data)
+	if n > 0 && (c.state.CompareAndSwap(fresh, arriving) || c.state.CompareAndSwap(idle, arriving)) {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.
+	}
+	return n, err
+}
+
+// SetReadDeadline keeps a fresh connection as long as an idle one: the server would give it forHeader.
+func (c *connection) SetReadDeadline(at time.Time) error {
+	if !c.ready.Load() && (c.secure == nil || c.secure.ConnectionState().HandshakeComplete) {
+		c.state.Store(fresh) // The bytes until now were the handshake's.
+		c.ready.Store(true)
+	}
+	if c.ready.Load() && c.state.Load() == fresh {
+		at = time.Now().Add(forIdle)
+	}
+	return c.Conn.SetReadDeadline(at)
 }
 
 func (c *connection) Write(data []byte) (int, error) {
@@ -153,7 +245,9 @@ type request struct {
 	peer    string
 	number  int
 	control *http.ResponseController
-	bytes   int64
+	// connection is nil in a test without a listener.
+	connection *connection
+	bytes      int64
 	// turn is closed when the request's turn begins.
 	turn             chan struct{}
 	waiting, running bool
@@ -171,6 +265,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.leave(q)
 	body, err := g.read(q, http.MaxBytesReader(w, r.Body, g.Body))
 	if err == nil {
+		q.connection.is(queued)
 		err = g.wait(ctx, q)
 	}
 	var large *http.MaxBytesError
@@ -191,7 +286,9 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	a := answer{header: w.Header(), code: http.StatusOK}
+	q.connection.is(running)
 	g.handler.ServeHTTP(&a, r)
+	q.connection.is(queued)
 	if !g.end(q, int64(a.body.Len())) {
 		http.Error(w, ErrBusy.Error(), http.StatusServiceUnavailable)
 		return
@@ -201,13 +298,17 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *gate) enter(r *http.Request, w http.ResponseWriter) *request {
+	c, _ := r.Context().Value(key{}).(*connection)
+	c.is(arriving)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.arrived++
 	q := &request{
-		peer: peerOf(r.RemoteAddr), number: g.arrived, control: http.NewResponseController(w),
+		peer: peerOf(r.RemoteAddr), number: g.arrived, control: http.NewResponseController(w), connection: c,
 		turn: make(chan struct{}), refused: make(chan struct{}),
 	}
+	// The server counts its ReadTimeout from when a fresh connection was accepted.
+	_ = q.control.SetReadDeadline(time.Now().Add(g.Time)) // A recorder of a test has none.
 	g.requests[q] = struct{}{}
 	return q
 }
@@ -279,7 +380,7 @@ func (g *gate) refuse(q *request) {
 		close(q.refused)
 	}
 	now := time.Now()
-	_, _ = q.control.SetReadDeadline(now), q.control.SetWriteDeadline(now) // A recorder of a test has none.
+	_, _ = q.control.SetReadDeadline(now), q.control.SetWriteDeadline(now)
 }
 
 func (q *request) isRefused() bool {

@@ -6,13 +6,15 @@ package peers
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -189,52 +191,307 @@ func TestServer_LargeBodyOrAnswer_Refused(t *testing.T) {
 	}
 }
 
-// TestListen_ManyConnections_PeerWithTheMostPays opens connections from addresses of the loopback network.
-func TestListen_ManyConnections_PeerWithTheMostPays(t *testing.T) {
-	l, err := Listen("127.0.0.1:0", limits)
+// serve serves a handler, in TLS or without. The function dials from an address of the loopback network.
+func serve(t *testing.T, h http.Handler, l Limits, secure bool) (_ *listener, dial func(from string) net.Conn) {
+	t.Helper()
+	open, err := Listen("127.0.0.1:0", l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var wg sync.WaitGroup
-	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	wg.Go(func() { _ = s.Serve(l) })
-	defer wg.Wait()
-	defer s.Close()
-	dial := func(from string) net.Conn {
+	s := &httptest.Server{Listener: open, Config: NewServer(h, l)}
+	if secure {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	return open.(*listener), func(from string) net.Conn {
 		t.Helper()
-		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", l.Addr().String())
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", open.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		return c
+		if !secure {
+			return c
+		}
+		over := tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+		if err := over.HandshakeContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return over
 	}
-	answered := func(c net.Conn) bool {
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		r, err := http.ReadResponse(bufio.NewReader(c), nil)
-		return err == nil && r.Body.Close() == nil
+}
+
+func post(path, body string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+}
+
+// read reads an answer.
+func read(c net.Conn) error {
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
 	}
+	defer r.Body.Close()
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return err
+	}
+	if r.StatusCode != http.StatusOK {
+		return errors.New(r.Status)
+	}
+	return nil
+}
+
+func answered(c net.Conn) error {
+	if _, err := io.WriteString(c, post("/", "x")); err != nil {
+		return err
+	}
+	return read(c)
+}
+
+// become returns when the connection has the state.
+func become(t *testing.T, l *listener, c net.Conn, state int32) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		l.mu.Lock()
+		for o := range l.open {
+			if o.RemoteAddr().String() == c.LocalAddr().String() && o.state.Load() == state && o.ready.Load() {
+				l.mu.Unlock()
+				return
+			}
+		}
+		l.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// both runs a test without TLS and with it.
+func both(t *testing.T, test func(t *testing.T, secure bool)) {
+	t.Helper()
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			t.Parallel()
+			test(t, secure)
+		})
+	}
+}
+
+// TestListen_ManyConnections_PeerWithTheMostPays opens connections from addresses of the loopback network.
+func TestListen_ManyConnections_PeerWithTheMostPays(t *testing.T) {
+	l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limits, false)
 	small, kept := dial("127.0.0.2"), dial("127.0.0.3")
-	if !answered(small) || !answered(kept) {
-		t.Fatal("no answer")
+	for _, c := range []net.Conn{small, kept} {
+		if err := answered(c); err != nil {
+			t.Fatal(err)
+		}
+		become(t, l, c, idle)
 	}
 	var greedy []net.Conn
 	for range 3 * limits.Connections {
 		greedy = append(greedy, dial("127.0.0.3"))
 	}
-	if !answered(greedy[len(greedy)-1]) {
-		t.Error("the newest connection is gone")
+	if err := answered(greedy[len(greedy)-1]); err != nil {
+		t.Errorf("the newest connection: %v", err)
 	}
-	if !answered(small) {
-		t.Error("the connection of another peer is gone")
+	if err := answered(small); err != nil {
+		t.Errorf("the connection of another peer: %v", err)
 	}
 	gone := 0
 	for _, c := range append(greedy, kept) {
-		if !answered(c) {
+		if answered(c) != nil {
 			gone++
 		}
 	}
 	if want := 2*limits.Connections + 2; gone != want {
 		t.Errorf("%d connections ended, want %d", gone, want)
 	}
+}
+
+// TestListen_RequestRuns_IdleConnectionsOfItsPeerEnd has one request, which is older than the idle connections.
+func TestListen_RequestRuns_IdleConnectionsOfItsPeerEnd(t *testing.T) {
+	both(t, func(t *testing.T, secure bool) {
+		h, few := newHeld(), limits
+		few.Connections = 4
+		mux := http.NewServeMux()
+		mux.Handle("/held", h)
+		mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+		l, dial := serve(t, mux, few, secure)
+		review := dial("127.0.0.3")
+		if _, err := io.WriteString(review, post("/held", "x")); err != nil {
+			t.Fatal(err)
+		}
+		<-h.began
+		free := []net.Conn{dial("127.0.0.3"), dial("127.0.0.3")}
+		for _, c := range free {
+			if err := answered(c); err != nil {
+				t.Fatal(err)
+			}
+			become(t, l, c, idle)
+		}
+		for _, from := range []string{"127.0.0.4", "127.0.0.5"} {
+			if err := answered(dial(from)); err != nil {
+				t.Errorf("a request from %s: %v", from, err)
+			}
+		}
+		close(h.end)
+		if err := read(review); err != nil {
+			t.Errorf("the request that ran: %v", err)
+		}
+		if answered(free[0]) == nil {
+			t.Error("the idle connection that was answered first is open")
+		}
+	})
+}
+
+func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
+	type peers map[string][]int32
+	for name, c := range map[string]struct {
+		open peers // in the order of their last answers
+		peer string
+		want string // The new one is the last of its peer.
+	}{
+		"idle before arriving":                           {peers{"a": {arriving, idle, arriving}, "b": {idle}}, "b", "a 1"},
+		"the fresh one is older than the idle one":       {peers{"a": {queued, fresh, idle}}, "a", "a 1"},
+		"the idle one is older than the fresh one":       {peers{"a": {queued, idle, fresh}}, "a", "a 1"},
+		"arriving before those that run":                 {peers{"a": {running, queued, arriving, arriving}, "b": {idle}}, "b", "a 2"},
+		"no other than the new one":                      {peers{"a": {running, queued, queued}, "b": {idle, idle}}, "a", "a 3"},
+		"requests of the peer with the most keep theirs": {peers{"a": {queued, queued, running}, "b": {idle}}, "c", "b 0"},
+		"all wait, and another peer comes":               {peers{"a": {running, queued, queued}, "b": {queued}}, "c", "a 1"},
+		"all wait, and the peer with the most comes":     {peers{"a": {running, queued, queued}, "b": {queued}}, "a", "a 3"},
+		"all wait, and a peer with as many comes":        {peers{"a": {queued}, "b": {queued}}, "c", "c 0"},
+		"all run": {peers{"a": {running, running}, "b": {running}}, "c", "c 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, names := &listener{open: map[*connection]struct{}{}}, map[*connection]string{}
+			add := func(peer string, at int, state int32) *connection {
+				o := &connection{listener: l, peer: peer}
+				o.state.Store(state)
+				o.answered.Store(int64(at))
+				names[o] = fmt.Sprint(peer, " ", at)
+				return o
+			}
+			for peer, states := range c.open {
+				for at, state := range states {
+					l.open[add(peer, at, state)] = struct{}{}
+				}
+			}
+			l.most = len(l.open)
+			if ended := names[l.add(add(c.peer, len(c.open[c.peer]), fresh))]; ended != c.want {
+				t.Errorf("the connection %s ended, want %s", ended, c.want)
+			}
+			if len(l.open) != l.most {
+				t.Errorf("%d connections are open", len(l.open))
+			}
+		})
+	}
+}
+
+// TestServer_StepsOfRequests_StatesOfConnections has one turn, and two requests on each of two connections.
+func TestServer_StepsOfRequests_StatesOfConnections(t *testing.T) {
+	both(t, func(t *testing.T, secure bool) {
+		h, one := newHeld(), limits
+		one.Turns = 1
+		l, dial := serve(t, h, one, secure)
+		first, second := dial("127.0.0.1"), dial("127.0.0.2")
+		write := func(c net.Conn, text string, state int32) {
+			t.Helper()
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+			become(t, l, c, state)
+		}
+		for _, before := range []int32{fresh, idle} {
+			become(t, l, first, before)
+			become(t, l, second, before)
+			text := post("/", "body")
+			write(first, text[:9], arriving)
+			write(first, text[9:len(text)-2], arriving)
+			write(first, text[len(text)-2:], running)
+			<-h.began
+			write(second, text, queued)
+			h.end <- struct{}{}
+			if err := read(first); err != nil {
+				t.Fatal(err)
+			}
+			<-h.began
+			become(t, l, second, running)
+			h.end <- struct{}{}
+			if err := read(second); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestServer_FreshConnection_AnswersItsLateRequest sends a body that is larger than the server's buffer of a connection.
+func TestServer_FreshConnection_AnswersItsLateRequest(t *testing.T) {
+	both(t, func(t *testing.T, secure bool) {
+		late := Limits{Connections: 1, Turns: 1, Body: 1 << 20, Bodies: 1 << 20, Time: 3 * time.Second}
+		_, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), late, secure)
+		c := dial("127.0.0.1")
+		_ = c.SetReadDeadline(time.Now().Add(late.Time + time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("the connection ended: %v", err)
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		if _, err := io.WriteString(c, post("/", strings.Repeat("x", 1<<19))); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(c); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne also has a client that does not begin its handshake.
+func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
+	ends := func(t *testing.T, c net.Conn, sent string) {
+		t.Helper()
+		if _, err := io.WriteString(c, sent); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(forIdle / 2))
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Errorf("the connection does not end: %v", err)
+		}
+	}
+	both(t, func(t *testing.T, secure bool) {
+		l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limits, secure)
+		t.Run("of the first request", func(t *testing.T) {
+			t.Parallel()
+			ends(t, dial("127.0.0.1"), "G")
+		})
+		t.Run("of the second request", func(t *testing.T) {
+			t.Parallel()
+			c := dial("127.0.0.1")
+			if err := answered(c); err != nil {
+				t.Fatal(err)
+			}
+			become(t, l, c, idle)
+			ends(t, c, "G")
+		})
+		t.Run("sent with the first request", func(t *testing.T) {
+			t.Parallel()
+			c := dial("127.0.0.1")
+			if _, err := io.WriteString(c, post("/", "x")+"POST / HTTP/1.1\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if err := read(c); err != nil {
+				t.Fatal(err)
+			}
+			ends(t, c, "")
+		})
+		if secure {
+			t.Run("no handshake", func(t *testing.T) {
+				t.Parallel()
+				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				ends(t, c, "")
+			})
+		}
+	})
 }

@@ -272,8 +272,28 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the oldest connection ends, whoever has the most", File: "internal/peers/peers.go",
-		Old: "of[o.peer] > of[ended.peer] || of[o.peer] == of[ended.peer] && ", New: "",
+		Old: "of[b.peer]-of[a.peer], cmp", New: "cmp",
 		Package: "./internal/peers", Test: "TestListen_ManyConnections_PeerWithTheMostPays",
+	},
+	{
+		Name: "a review that runs ends for a new connection", File: "internal/peers/peers.go",
+		Old: "o == c || state == running:", New: "o == c:",
+		Package: "./internal/peers", Test: "TestListen_AtTheLimit_ConnectionThatEnds",
+	},
+	{
+		Name: "a review ends, and idle connections of its peer stay", File: "internal/peers/peers.go",
+		Old: "	q.connection.is(running)\n", New: "	q.connection.is(idle)\n",
+		Package: "./internal/peers", Test: "TestListen_RequestRuns_IdleConnectionsOfItsPeerEnd",
+	},
+	{
+		Name: "a connection ends before its first review is sent", File: "internal/peers/peers.go",
+		Old: "		at = time.Now().Add(forIdle)\n", New: "",
+		Package: "./internal/peers", Test: "TestServer_FreshConnection_AnswersItsLateRequest",
+	},
+	{
+		Name: "half a header keeps its connection as long as an idle one", File: "internal/peers/peers.go",
+		Old: "		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.\n", New: "",
+		Package: "./internal/peers", Test: "TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne",
 	},
 	{
 		Name: "a review of any number of parts is decoded", File: "pkg/cluster/controller/webhook.go",
