@@ -196,6 +196,21 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
+		Name: "an unreadable record of faults evicts pods", File: "pkg/gpu/health/health.go",
+		Old: "Usable: true, NeverEvicts: true},", New: "Usable: true},",
+		Package: "./cmd/dra-kubelet-plugin/flags", Test: "TestParse_InvalidValue_NamesFlag",
+	},
+	{
+		Name: "a rotten record of faults outlives every boot", File: "pkg/gpu/health/tracker/tracker.go",
+		Old: "		was.stale, was.unread = true, false\n", New: "",
+		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+	},
+	{
+		Name: "two clean scans end an unreadable fault", File: "pkg/gpu/health/health.go",
+		Old: "[]string{Memory, Named, UnreadableRecord}", New: "[]string{Memory, Named}",
+		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+	},
+	{
 		Name: "an instance that NVML lists counts as destroyed", File: "pkg/partition/mig/instances.go",
 		Old: "	if nvml.Vanished(err) {\n		out, err = g.listInstances()\n", New: "	if nvml.Vanished(err) {\n		err = nil\n",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",

@@ -164,7 +164,7 @@ func New(c *Config) *pflag.FlagSet {
 			"/dev/nvidia-uvm open.")
 	fs.StringSliceVar(&c.Evict, "health-evict", nil,
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
-			strings.Join(health.Names(), ", ")+".")
+			strings.Join(health.Evictable(), ", ")+".")
 	fs.StringVar(&c.HealthReset, "health-reset", resetNever,
 		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+resetNever+", or "+ResetWhenIdle+" while no claim and no process "+
 			"uses it.")
@@ -279,8 +279,8 @@ func (c *Config) validate() error {
 		bad("health-reset", "%q is not one of %s, %s", c.HealthReset, resetNever, ResetWhenIdle)
 	}
 	for _, state := range c.Evict {
-		if _, ok := health.Lookup(state); !ok {
-			bad("health-evict", "%q is not one of %s", state, strings.Join(health.Names(), ", "))
+		if !slices.Contains(health.Evictable(), state) {
+			bad("health-evict", "%q is not one of %s", state, strings.Join(health.Evictable(), ", "))
 		}
 	}
 	var err error

@@ -55,6 +55,7 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 		},
 		"a path without slash": {[]string{"--node-name=n", "--metrics-path=metrics"}, nil, "--metrics-path"},
 		"an unknown state":     {[]string{"--node-name=n", "--health-evict=lost,reset,ill"}, nil, `"ill" is not one of lost, reboot`},
+		"a state of a file":    {[]string{"--node-name=n", "--health-evict=unreadable-record"}, nil, `"unreadable-record" is not one of lost, reboot`},
 		"an unknown reset":     {[]string{"--node-name=n", "--health-reset=Always"}, nil, `"Always" is not one of Never, WhenIdle`},
 		"an XID twice":         {[]string{"--node-name=n", "--health-ignore-xids=13,94", "--health-taint-xids=94"}, nil, "94 is in --health-ignore-xids too"},
 		"not an XID":           {[]string{"--node-name=n"}, []string{"HEALTH_TAINT_XIDS=31,many"}, `--health-taint-xids: "many"`},

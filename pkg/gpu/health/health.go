@@ -32,6 +32,8 @@ const (
 	Memory     = "memory"
 	Named      = "xid"
 	DrainP2P   = "drain-p2p"
+
+	UnreadableRecord = "unreadable-record"
 )
 
 // State describes a state. docs/reference/health.md is generated from it.
@@ -45,6 +47,8 @@ type State struct {
 	GroupsOnly bool
 	// Usable means that claims that are allocated already are prepared.
 	Usable bool
+	// NeverEvicts means that no pod is evicted, because the state is not about the GPU.
+	NeverEvicts bool
 }
 
 // States are all states, the worst first.
@@ -63,6 +67,8 @@ var States = []State{
 		Remedy: "replace the board", Usable: true},
 	{Name: Named, Cause: "the GPU reported an XID of the setting health.taintXIDs",
 		Remedy: "read the NVRM messages in the node's kernel log, then reboot the node or reload its driver", Usable: true},
+	{Name: UnreadableRecord, Cause: "the record of the GPU's faults is unreadable",
+		Remedy: "check the node's disk and the GPU, then clear the fault by kubectl gpu clear, or reboot the node", Usable: true, NeverEvicts: true},
 	{Name: DrainP2P, Cause: "the driver asks to end peer-to-peer work on the GPU",
 		Remedy: "delete the pods that use several GPUs, this one among them", GroupsOnly: true, Usable: true},
 }
@@ -76,11 +82,13 @@ func Lookup(name string) (s State, ok bool) {
 	return States[i], true
 }
 
-// Names returns the names of all states, the worst first.
-func Names() []string {
+// Evictable returns the names of the states that may evict pods, the worst first.
+func Evictable() []string {
 	var out []string
 	for _, s := range States {
-		out = append(out, s.Name)
+		if !s.NeverEvicts {
+			out = append(out, s.Name)
+		}
 	}
 	return out
 }
@@ -124,6 +132,9 @@ func (r Reading) AsksReset() bool {
 // cleanPolls is the number of polls in a row without a recovery action that end a fault.
 const cleanPolls = 2
 
+// lasting are the states that outlast such polls.
+var lasting = []string{Memory, Named, UnreadableRecord}
+
 // GPU holds the faults of one GPU. The zero GPU has none. It is a value: methods return a changed copy.
 type GPU struct {
 	// faults are the worst first, with unique states.
@@ -153,7 +164,7 @@ func New(faults []gpu.Fault) GPU {
 func (g GPU) Faults() []gpu.Fault { return g.faults }
 
 // Clearing reports that another poll without a recovery action ends faults.
-func (g GPU) Clearing() bool { return g.clean > 0 && len(g.keep(Memory, Named)) < len(g.faults) }
+func (g GPU) Clearing() bool { return g.clean > 0 && len(g.keep(lasting...)) < len(g.faults) }
 
 // Event applies an XID.
 func (g GPU) Event(code uint64, s Settings) GPU {
@@ -194,7 +205,7 @@ func (g GPU) Poll(r Reading) GPU {
 		return g
 	}
 	if g.clean++; g.clean >= cleanPolls {
-		g.faults, g.clean = g.keep(Memory, Named), 0
+		g.faults, g.clean = g.keep(lasting...), 0
 	}
 	return g
 }

@@ -101,6 +101,27 @@ func TestBuild_StateToEvict_TaintsWithNoExecute(t *testing.T) {
 	}
 }
 
+// TestBuild_RecordOfFaultsUnreadable_EvictsNoPod has each list of states to evict, for a fault that is not about the GPU.
+func TestBuild_RecordOfFaultsUnreadable_EvictsNoPod(t *testing.T) {
+	conditions := map[string]resourceslices.Condition{"0000:10:00.0": {State: health.UnreadableRecord, Message: "x"}}
+	lists := [][]string{nil, health.Evictable()}
+	for _, state := range health.Evictable() {
+		lists = append(lists, []string{state})
+	}
+	for _, evict := range lists {
+		o := resourceslices.Options{Node: "n1", Taints: true, Counters: true, Settings: resourceslices.Settings{Evict: evict}}
+		pool, _ := resourceslices.Build(hgx(1, layouttest.H100()), conditions, o)
+		want := []resourceapi.DeviceTaint{{
+			Key: resourceslices.UnhealthyTaint, Value: health.UnreadableRecord, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+		}}
+		for _, d := range pool.Slices[0].Devices {
+			if d.Name == at(0) && !slices.Equal(d.Taints, want) {
+				t.Errorf("with %v: %+v", evict, d.Taints)
+			}
+		}
+	}
+}
+
 // TestBuild_UnmonitoredGPU_TaintsItsDevicesWithoutEffect has faults of the second of eight GPUs unseen. Its groups have the
 // taint too, its monitor device has not. A server without the effect None gets no such taint.
 func TestBuild_UnmonitoredGPU_TaintsItsDevicesWithoutEffect(t *testing.T) {

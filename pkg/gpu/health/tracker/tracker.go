@@ -6,8 +6,8 @@
 // A missing record of a GPU with faults means that an administrator cleared them. The driver's answers decide again, so
 // the faults that it still reports come back with the next poll.
 //
-// Only GPUs with faults have a record. So a GPU with an unreadable one has a fault of the state "xid", until the record is
-// readable again or cleared.
+// Only GPUs with faults have a record. So a GPU with an unreadable one has a fault of the state "unreadable-record". A second
+// failed read replaces the record by that fault, which ends with the boot, as most others do.
 //
 // Trap. During an upgrade two plugins poll the same GPUs. Each decides for itself and writes under a lock; they agree
 // after two polls.
@@ -53,12 +53,15 @@ type tracked struct {
 	// stored are the recorded faults; stale means that the record differs from them.
 	stored []gpu.Fault
 	stale  bool
-	// unread means that the record is unreadable. It is read again at each poll.
+	// unread means that the first read of the record failed.
 	unread bool
 }
 
 // unknown stands for the faults in an unreadable record.
-var unknown = gpu.Fault{State: health.Named, Cause: "the record of the GPU's faults is unreadable"}
+var unknown = func() gpu.Fault {
+	s, _ := health.Lookup(health.UnreadableRecord)
+	return gpu.Fault{State: s.Name, Cause: s.Cause}
+}()
 
 // New returns a Tracker that keeps records under the lock file, and reports errors of reading and writing them.
 func New(h *host.Host, records *record.GPUs, lock string, reports notify.Reporter, o health.Settings) *Tracker {
@@ -148,13 +151,14 @@ func (t *Tracker) load(g gpu.GPU, was *tracked) *tracked {
 	case errors.Is(err, fs.ErrNotExist):
 		return k
 	case err != nil && again:
+		was.stale, was.unread = true, false
 		return was
 	case err != nil:
 		k.gpu, k.unread = health.New([]gpu.Fault{unknown}), true
-		k.stored = k.gpu.Faults() // Nothing replaces the record before another fault does.
+		k.stored = k.gpu.Faults() // One failed read does not replace the record.
 		t.reports.Report(&claimerror.Error{
 			Reason: claimerror.RecordUnreadable, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
-			Remedy: "the GPU is unavailable until the record is readable again or cleared by kubectl gpu clear; check the node's disk",
+			Remedy: "the GPU is unavailable until the next scan reads the record, or else until the node reboots or kubectl gpu clear; check the node's disk",
 		})
 	case r.UUID != g.UUID:
 		k.stale = true

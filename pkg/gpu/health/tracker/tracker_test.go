@@ -6,6 +6,7 @@ package tracker
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -27,8 +28,8 @@ type env struct {
 	faults  *hosttest.Faults
 	reports []error
 	tracker *Tracker
-	// eio is a file that cannot be read.
-	eio string
+	// bad is the file that cannot be read, until another file replaces it.
+	bad os.FileInfo
 }
 
 func newEnv(t *testing.T) *env {
@@ -48,7 +49,7 @@ func (e *env) start() {
 	e.Helper()
 	e.faults = hosttest.FailAll(func(o host.Operation) bool { return o.Label == record.LabelGPU }, syscall.ENOSPC)
 	h := host.New(host.Options{BootIDFile: filepath.Join(e.dir, "boot"), FaultHook: e.faults.Do, ReadFile: func(path string) ([]byte, error) {
-		if _, err := os.Stat(path); path == e.eio && err == nil {
+		if is, err := os.Stat(path); err == nil && e.bad != nil && os.SameFile(is, e.bad) {
 			return nil, &os.PathError{Op: "read", Path: path, Err: syscall.EIO}
 		}
 		return os.ReadFile(path)
@@ -69,7 +70,7 @@ func (e *env) poll(g gpu.GPU, r *health.Reading, want ...string) {
 	for _, f := range e.tracker.Poll(g, r).Faults() {
 		got = append(got, f.State)
 	}
-	if len(got) != len(want) || len(got) > 0 && got[0] != want[0] {
+	if !slices.Equal(got, want) {
 		e.Errorf("faults %v, want %v", got, want)
 	}
 }
@@ -132,67 +133,87 @@ func TestTracker_DiskFull_ReportsAndWritesLater(t *testing.T) {
 
 // TestTracker_RecordUnreadable_GPUKeepsAFault makes the record of a GPU with an XID unreadable while the plugin restarts.
 func TestTracker_RecordUnreadable_GPUKeepsAFault(t *testing.T) {
+	clean := &health.Reading{}
 	for name, damage := range map[string]func([]byte) []byte{
 		"EIO":     nil,
 		"short":   func(data []byte) []byte { return data[:len(data)/2] },
 		"empty":   func([]byte) []byte { return nil },
 		"garbage": func([]byte) []byte { return []byte("\x00\xff{]") },
 	} {
-		for _, ending := range []string{"readable again", "cleared", "another fault", "another fault, then readable again"} {
+		for ending, end := range map[string]func(e *env, file string, repair func()){
+			"readable at the next poll": func(e *env, _ string, repair func()) {
+				repair()
+				e.poll(board, clean, health.Named)
+				e.start()
+				e.poll(board, clean, health.Named)
+			},
+			"another fault, then readable": func(e *env, _ string, repair func()) {
+				e.faults.Arm()
+				e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.UnreadableRecord)
+				e.faults.Disarm()
+				e.start()
+				e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.UnreadableRecord)
+				repair()
+				e.start()
+				e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.Named)
+			},
+			"another fault": func(e *env, _ string, _ func()) {
+				e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.UnreadableRecord)
+				e.start()
+				e.poll(board, clean, health.Memory, health.UnreadableRecord)
+			},
+			"cleared": func(e *env, file string, _ func()) {
+				if err := os.Remove(file); err != nil {
+					e.Fatal(err)
+				}
+				e.poll(board, clean)
+			},
+			"rotten for ever": func(e *env, _ string, _ func()) {
+				for range 3 {
+					e.poll(board, clean, health.UnreadableRecord)
+				}
+				e.start()
+				e.poll(board, clean, health.UnreadableRecord)
+				e.boot("two")
+				e.start()
+				e.poll(board, clean)
+				e.recorded(false)
+			},
+			"rotten for ever, and the driver is reloaded": func(e *env, _ string, _ func()) {
+				e.tracker.NoDriver()
+				e.poll(board, clean)
+				e.recorded(false)
+			},
+		} {
 			t.Run(name+", "+ending, func(t *testing.T) {
 				e := newEnv(t)
 				file := filepath.Join(e.dir, Setting, board.PCIAddress+".json")
-				e.poll(board, &health.Reading{})
+				e.poll(board, clean)
 				e.tracker.Event(board, 94)
-				e.poll(board, &health.Reading{}, health.Named)
+				e.poll(board, clean, health.Named)
 				good, err := os.ReadFile(file)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if damage == nil {
-					e.eio = file
-				} else if err := os.WriteFile(file, damage(good), 0o600); err != nil {
+					e.bad, err = os.Stat(file)
+				} else {
+					err = os.WriteFile(file, damage(good), 0o600)
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 				e.start()
-				for range 3 {
-					e.poll(board, &health.Reading{}, health.Named)
-				}
+				e.poll(board, clean, health.UnreadableRecord)
 				if len(e.reports) != 1 || claimerror.ReasonOf(e.reports[0]) != claimerror.RecordUnreadable {
 					t.Errorf("reports %v", e.reports)
 				}
-				readable := func() {
-					e.eio = ""
+				end(e, file, func() {
+					e.bad = nil
 					if err := os.WriteFile(file, good, 0o600); err != nil {
 						t.Fatal(err)
 					}
-				}
-				switch ending {
-				case "readable again":
-					readable()
-				case "cleared":
-					if err := os.Remove(file); err != nil {
-						t.Fatal(err)
-					}
-					e.poll(board, &health.Reading{})
-					return
-				case "another fault":
-					e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.Named)
-					e.eio = ""
-					e.start()
-					e.poll(board, &health.Reading{}, health.Memory, health.Named)
-					return
-				default:
-					e.faults.Arm()
-					e.poll(board, &health.Reading{RemapFailed: true}, health.Memory, health.Named)
-					e.faults.Disarm()
-					readable()
-					e.poll(board, &health.Reading{}, health.Memory, health.Named)
-					return
-				}
-				if got := e.tracker.Poll(board, nil).Faults(); len(got) != 1 || got[0].Cause == unknown.Cause {
-					t.Errorf("faults %v", got)
-				}
+				})
 			})
 		}
 	}
