@@ -291,9 +291,10 @@ func TestValues_Invalid_Refused(t *testing.T) {
 	}
 }
 
-// fields returns the paths of all values of the schema that the chart's values have, sections included.
-func fields(t *testing.T) (paths []string) {
+// fields returns the chart's values that the schema names by their paths, sections included.
+func fields(t *testing.T) map[string]any {
 	t.Helper()
+	paths := map[string]any{}
 	read := func(name string, into any) {
 		text, err := os.ReadFile(filepath.Join(chart, name))
 		if err != nil {
@@ -311,14 +312,13 @@ func fields(t *testing.T) (paths []string) {
 		properties, _ := schema["properties"].(map[string]any)
 		for name, value := range values {
 			if of, ok := properties[name].(map[string]any); ok {
-				paths = append(paths, at+name)
+				paths[at+name] = value
 				inner, _ := value.(map[string]any)
 				walk(of, inner, at+name+".")
 			}
 		}
 	}
 	walk(schema, values, "")
-	slices.Sort(paths)
 	if len(paths) < 150 {
 		t.Fatalf("only %d values: %v", len(paths), paths)
 	}
@@ -330,7 +330,7 @@ func TestValues_NullOfAnyField_RenderedOrNamed(t *testing.T) {
 	const on = "policies.requireToleration.enabled=true,policies.requireQueue.enabled=true,policies.maxGPUs=4,policies.fractionNamespaceLabel=a," +
 		"serviceMonitor.enabled=true,dashboards.enabled=true,prometheusRule.enabled=true,networkPolicies.enabled=true,criticalPodsQuota.enabled=true"
 	all := render(t, chart, "--set", on)
-	for _, path := range fields(t) {
+	for path := range fields(t) {
 		out, problems, err := tool(t, nil, "helm", "template", "gpu-dra-driver", chart, "--namespace", "gpu-dra-driver", "--set", registry, "--set", on, "--set", path+"=null")
 		last := path[strings.LastIndex(path, ".")+1:]
 		switch {
@@ -342,6 +342,33 @@ func TestValues_NullOfAnyField_RenderedOrNamed(t *testing.T) {
 		case err == nil:
 			conform(t, out)
 		}
+	}
+}
+
+// TestValues_NullOfTextThatMayBeEmpty_RendersAsEmpty removes values with null, which is Helm's way to unset one.
+func TestValues_NullOfTextThatMayBeEmpty_RendersAsEmpty(t *testing.T) {
+	n := 0
+	for path, value := range fields(t) {
+		if _, text := value.(string); !text {
+			continue
+		}
+		set := func(value string) (out, problems string, err error) {
+			return tool(t, nil, "helm", "template", "gpu-dra-driver", chart, "--set", registry, "--set", path+"="+value)
+		}
+		empty, _, err := set("")
+		if err != nil {
+			continue
+		}
+		n++
+		null, problems, err := set("null")
+		if err != nil {
+			t.Errorf("%s=null: %s", path, problems)
+		} else if diff := cmp.Diff(empty, null); diff != "" {
+			t.Errorf("%s=null renders other objects than an empty value:\n%s", path, diff)
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d values may be empty", n)
 	}
 }
 
@@ -392,7 +419,21 @@ func TestNames_OfRelease_AreNamesOfServices(t *testing.T) {
 			}
 		}
 	}
-	if _, problems, err := tool(t, nil, "helm", "template", "4gpu", chart, "--set", registry); err == nil || !strings.Contains(problems, "set fullnameOverride") {
-		t.Errorf("a release with a digit first: %v %s", err, problems)
+	for _, c := range []struct {
+		set     string
+		refused bool
+	}{
+		{"webhook.enabled=true", true},
+		{"webhook.enabled=false,serviceMonitor.enabled=true", true},
+		{"webhook.enabled=false", false},
+		{"controller.enabled=false,serviceMonitor.enabled=true", false},
+	} {
+		out, problems, err := tool(t, nil, "helm", "template", "4gpu", chart, "--set", registry, "--set", c.set)
+		if (err != nil) != c.refused || c.refused && !strings.Contains(problems, "set fullnameOverride") {
+			t.Errorf("a release with a digit first, and %s: %v %s", c.set, err, problems)
+		}
+		if err == nil && len(decode[corev1.Service](t, out, "Service")) > 0 {
+			t.Errorf("%s renders a Service whose name begins with a digit", c.set)
+		}
 	}
 }

@@ -261,6 +261,16 @@ var clusterMutations = []Mutation{
 		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
 	},
 	{
+		Name: "a value that is unset is refused", File: chart + "/templates/_checks.tpl",
+		Old: "$plugin.metrics.gpuHttpEndpoint | default \"\" |", New: "$plugin.metrics.gpuHttpEndpoint |",
+		Package: charts, Test: "TestValues_NullOfTextThatMayBeEmpty_RendersAsEmpty",
+	},
+	{
+		Name: "the controller's Service has a name that the API server refuses", File: chart + "/templates/monitoring.yaml",
+		Old: "{{- include \"gpu-dra-driver.namesServices\" . }}\n", New: "",
+		Package: charts, Test: "TestNames_OfRelease_AreNamesOfServices",
+	},
+	{
 		Name: "a review's turn goes to the client that asks most", File: "internal/peers/peers.go",
 		Old: "g.running[q.peer] < g.running[first.peer] ||\n				g.running[q.peer] == g.running[first.peer] && q.number", New: "q.number",
 		Package: "./internal/peers", Test: "TestServer_OnePeerHasManyRequests_OtherPeersTurnComesNext",

@@ -8,12 +8,9 @@ that let a program end at its start. */}}
 {{- fail "kubeletPlugin.updateStrategy.rollingUpdate: maxUnavailable and maxSurge are both 0, so no pod could be updated: set one of them to 1" }}
 {{- end }}
 {{- end }}
-{{- if not (regexMatch "^[a-z]" (include "gpu-dra-driver.fullname" .)) }}
-{{- fail (printf "the release's name %s begins with a digit, and the name of a Service must not: set fullnameOverride" .Release.Name) }}
-{{- end }}
 {{- include "gpu-dra-driver.distinct" (list "kubeletPlugin" "port" (dict
   "containers.gpus.healthcheckPort" ($plugin.containers.gpus.healthcheckPort | int)
-  "metrics.gpuHttpEndpoint" (ternary ($plugin.metrics.gpuHttpEndpoint | splitList ":" | last | int) 0 (eq "true" (include "gpu-dra-driver.pluginMetrics" .))))) }}
+  "metrics.gpuHttpEndpoint" (ternary ($plugin.metrics.gpuHttpEndpoint | default "" | splitList ":" | last | int) 0 (eq "true" (include "gpu-dra-driver.pluginMetrics" .))))) }}
 {{- include "gpu-dra-driver.distinct" (list "kubeletPlugin" "directory" (dict
   "kubeletPluginsDirectoryPath" (include "gpu-dra-driver.pluginDataDirectory" . | clean) "cdiRoot" (clean $plugin.cdiRoot)
   "kubeletRegistrarDirectoryPath" (clean $plugin.kubeletRegistrarDirectoryPath)
@@ -25,7 +22,14 @@ that let a program end at its start. */}}
 {{- include "gpu-dra-driver.distinct" (list "the controller" "port" (dict
   "controller.healthPort" (.Values.controller.healthPort | int)
   "webhook.port" (ternary (.Values.webhook.port | int) 0 (eq "true" (include "gpu-dra-driver.webhook" .)))
-  "controller.metrics.httpEndpoint" (ternary (.Values.controller.metrics.httpEndpoint | splitList ":" | last | int) 0 (eq "true" (include "gpu-dra-driver.controllerMetrics" .))))) }}
+  "controller.metrics.httpEndpoint" (ternary (.Values.controller.metrics.httpEndpoint | default "" | splitList ":" | last | int) 0 (eq "true" (include "gpu-dra-driver.controllerMetrics" .))))) }}
+{{- end }}
+{{- end }}
+
+{{/* Fails if the name of a Service begins with a digit. */}}
+{{- define "gpu-dra-driver.namesServices" -}}
+{{- if not (regexMatch "^[a-z]" (include "gpu-dra-driver.fullname" .)) }}
+{{- fail (printf "the release's name %s begins with a digit, and the name of a Service must not: set fullnameOverride" .Release.Name) }}
 {{- end }}
 {{- end }}
 

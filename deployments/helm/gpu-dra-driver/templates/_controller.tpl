@@ -91,7 +91,7 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: LEASE_NAME
   value: {{ include "gpu-dra-driver.leaseName" . }}
 - name: HTTP_ENDPOINT
-  value: {{ ternary .Values.controller.metrics.httpEndpoint "" .Values.controller.metrics.enabled | quote }}
+  value: {{ ternary .Values.controller.metrics.httpEndpoint "" .Values.controller.metrics.enabled | default "" | quote }}
 - name: HEALTH_ENDPOINT
   value: ":{{ .Values.controller.healthPort | int }}"
 - name: WEBHOOK
@@ -117,17 +117,17 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: GPU_CLASS
   value: {{ .Values.deviceClasses.gpu.enabled | quote }}
 - name: GPU_RESOURCE_NAME
-  value: {{ .Values.deviceClasses.gpu.extendedResourceName | quote }}
+  value: {{ .Values.deviceClasses.gpu.extendedResourceName | default "" | quote }}
 - name: MODEL_CLASSES
   value: {{ .Values.deviceClasses.models.enabled | quote }}
 - name: MODEL_CLASS_PREFIX
-  value: {{ .Values.deviceClasses.models.prefix | quote }}
+  value: {{ .Values.deviceClasses.models.prefix | default "" | quote }}
 - name: PROFILE_CLASSES
   value: {{ .Values.deviceClasses.mig.enabled | quote }}
 - name: GROUP_CLASSES
   value: {{ .Values.deviceClasses.nvlink.enabled | quote }}
 - name: EXTENDED_RESOURCE_PREFIX
-  value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | quote }}
+  value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | default "" | quote }}
 - name: CLASS_GRACE
   value: {{ .Values.deviceClasses.grace | quote }}
 - name: NODE_LABELS

@@ -59,15 +59,15 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 - name: BOOT_ID_FILE
   value: {{ if $plugin.bootIDFile }}/host/boot-id/{{ base $plugin.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
 - name: HTTP_ENDPOINT
-  value: {{ ternary $plugin.metrics.gpuHttpEndpoint "" $plugin.metrics.enabled | quote }}
+  value: {{ ternary $plugin.metrics.gpuHttpEndpoint "" $plugin.metrics.enabled | default "" | quote }}
 - name: METRICS_PATH
-  value: {{ $plugin.metrics.metricsPath | quote }}
+  value: {{ $plugin.metrics.metricsPath | default "" | quote }}
 - name: METRICS_IDLE
   value: {{ dig "idle" false $plugin.metrics | quote }}
 - name: METRICS_DCGM_NAMES
   value: {{ dig "dcgmNames" "Auto" $plugin.metrics | quote }}
 - name: PPROF_PATH
-  value: {{ $plugin.metrics.profilePath | quote }}
+  value: {{ $plugin.metrics.profilePath | default "" | quote }}
 - name: HEALTHCHECK_PORT
   value: {{ $plugin.containers.gpus.healthcheckPort | int | quote }}
 - name: MIG_DEVICES
