@@ -64,7 +64,7 @@ func TestClear_Device_RunsThePluginsProgram(t *testing.T) {
 		"a tenant's pod":       {nil, []string{"n1/gpu-0000-1b-00-0"}, []corev1.Pod{tenantPod()}, 1, "", "no plugin of the driver runs on the node", nil},
 		"no device":            {nil, nil, nil, 2, "", "a device is missing", nil},
 		"no such GPU":          {nil, []string{"n1/gpu-0000-ff-00-0"}, nil, 1, "", "publishes no device", nil},
-		"never answers":        {hangs, []string{"n1/gpu-0000-1b-00-0", "--request-timeout=300ms"}, nil, 1, "", "run a program in pod system/plugin", nil},
+		"never answers":        {hangs, []string{"n1/gpu-0000-1b-00-0", "--request-timeout=3s"}, nil, 1, "", "run a program in pod system/plugin", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, map[string]string{"n1": "hgx-h100"})
