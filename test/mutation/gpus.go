@@ -211,6 +211,11 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
+		Name: "a listed instance is left out of NVML's list", File: "internal/nvml/native/query.go",
+		Old: "		if err != nil {\n			return nil, err\n		}\n		if _, seen", New: "		if err != nil {\n			continue\n		}\n		if _, seen",
+		Package: "./internal/nvml/native", Test: "TestInOrder_InstanceVanishes_ListsAgain",
+	},
+	{
 		Name: "an instance that NVML lists counts as destroyed", File: "pkg/partition/mig/instances.go",
 		Old: "	if nvml.Vanished(err) {\n		out, err = g.listInstances()\n", New: "	if nvml.Vanished(err) {\n		err = nil\n",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",

@@ -106,18 +106,20 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []nvml.GPUInstance
-	for _, p := range profiles {
-		info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
-		found, err := list(d.session, symbol, with(d.handle.GetGpuInstances, &info))
-		if err != nil {
-			return nil, err
+	instances := func() (all []nvml.GPUInstance, err error) {
+		for _, p := range profiles {
+			info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
+			found, err := list(d.session, symbol, with(d.handle.GetGpuInstances, &info))
+			if err != nil {
+				return nil, err
+			}
+			for _, handle := range found {
+				all = append(all, newGPUInstance(d.session, handle))
+			}
 		}
-		for _, handle := range found {
-			all = append(all, newGPUInstance(d.session, handle))
-		}
+		return all, nil
 	}
-	return inOrder(all, func(i nvml.GPUInstance) (int, error) { info, err := i.Info(); return info.ID, err })
+	return inOrder(instances, func(i nvml.GPUInstance) (int, error) { info, err := i.Info(); return info.ID, err })
 }
 
 func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
@@ -208,18 +210,20 @@ func (i *gpuInstance) ComputeInstances() ([]nvml.ComputeInstance, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []nvml.ComputeInstance
-	for _, p := range profiles {
-		info := gonvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
-		found, err := list(i, "nvmlGpuInstanceGetComputeInstances", with(i.handle.GetComputeInstances, &info))
-		if err != nil {
-			return nil, err
+	instances := func() (all []nvml.ComputeInstance, err error) {
+		for _, p := range profiles {
+			info := gonvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
+			found, err := list(i, "nvmlGpuInstanceGetComputeInstances", with(i.handle.GetComputeInstances, &info))
+			if err != nil {
+				return nil, err
+			}
+			for _, handle := range found {
+				all = append(all, i.newComputeInstance(handle))
+			}
 		}
-		for _, handle := range found {
-			all = append(all, i.newComputeInstance(handle))
-		}
+		return all, nil
 	}
-	return inOrder(all, func(c nvml.ComputeInstance) (int, error) { info, err := c.Info(); return info.ID, err })
+	return inOrder(instances, func(c nvml.ComputeInstance) (int, error) { info, err := c.Info(); return info.ID, err })
 }
 
 func (i *gpuInstance) CreateComputeInstance(profileID int) (nvml.ComputeInstance, error) {

@@ -58,15 +58,33 @@ func TestEach_InvalidArgument_EndsList(t *testing.T) {
 	}
 }
 
-func TestInOrder_RepeatedAndGone_SortedOnce(t *testing.T) {
-	got, err := inOrder([]int{4, 2, 99, 2, 1}, func(i int) (int, error) {
-		if i == 99 {
-			return 0, nvml.NotFound
+// TestInOrder_InstanceVanishes_ListsAgain has instances 98 and 99, whose query says that they vanished.
+func TestInOrder_InstanceVanishes_ListsAgain(t *testing.T) {
+	for _, code := range []nvml.Code{nvml.NotFound, nvml.InvalidArgument} {
+		for name, c := range map[string]struct {
+			lists [][]int
+			want  []int
+			err   error
+		}{
+			"repeated":             {[][]int{{4, 2, 2, 1}}, []int{1, 2, 4}, nil},
+			"one vanished":         {[][]int{{4, 2, 99, 2, 1}, {4, 2, 2, 1}}, []int{1, 2, 4}, nil},
+			"another one vanished": {[][]int{{4, 99, 98, 1}, {4, 98, 1}, {4, 1}}, []int{1, 4}, nil},
+			"it is still listed":   {[][]int{{4, 99, 1}, {4, 99, 1}}, nil, code},
+		} {
+			lists := c.lists
+			got, err := inOrder(func() (all []int, err error) {
+				all, lists = lists[0], lists[1:]
+				return all, nil
+			}, func(i int) (int, error) {
+				if i >= 98 {
+					return 0, code
+				}
+				return i, nil
+			})
+			if diff := cmp.Diff(c.want, got); diff != "" || !errors.Is(err, c.err) || len(lists) > 0 {
+				t.Errorf("%s: %v, %d lists are left (-want +got):\n%s", name, err, len(lists), diff)
+			}
 		}
-		return i, nil
-	})
-	if diff := cmp.Diff([]int{1, 2, 4}, got); diff != "" || err != nil {
-		t.Errorf("inOrder: %v (-want +got):\n%s", err, diff)
 	}
 }
 

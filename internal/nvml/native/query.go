@@ -6,6 +6,7 @@ package native
 import (
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -77,15 +78,30 @@ func each[T any](ask func(index int) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-// inOrder sorts instances by ID, without duplicates and without those that vanished after the listing.
-func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
+// inOrder sorts listed instances by ID, without duplicates. One can vanish between its listing and its query, so inOrder lists
+// again while the lists become shorter. If the last list still has the instance, its query failed.
+func inOrder[T any](list func() ([]T, error), id func(T) (int, error)) ([]T, error) {
+	for before := math.MaxInt; ; {
+		all, err := list()
+		if err != nil {
+			return nil, err
+		}
+		out, err := sorted(all, id)
+		if !nvml.Vanished(err) || len(all) >= before {
+			return out, err
+		}
+		before = len(all)
+	}
+}
+
+func sorted[T any](all []T, id func(T) (int, error)) ([]T, error) {
 	byID := map[int]T{}
 	for _, i := range all {
 		n, err := id(i)
-		if err != nil && !nvml.Vanished(err) {
+		if err != nil {
 			return nil, err
 		}
-		if _, seen := byID[n]; err == nil && !seen {
+		if _, seen := byID[n]; !seen {
 			byID[n] = i
 		}
 	}
