@@ -9,6 +9,7 @@
 package peers
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -97,6 +98,8 @@ const (
 
 type connection struct {
 	net.Conn
+	// buffer keeps bytes that arrived with the end of a handshake.
+	buffer   *bufio.Reader
 	listener *listener
 	peer     string
 	state    atomic.Int32
@@ -131,7 +134,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: accepted, listener: l, peer: peerOf(accepted.RemoteAddr().String())}
+	c := &connection{Conn: accepted, buffer: bufio.NewReaderSize(accepted, 1<<10), listener: l, peer: peerOf(accepted.RemoteAddr().String())}
 	c.answered.Store(time.Now().UnixNano())
 	if ended := l.add(c); ended != nil {
 		_ = ended.Close() // Its peer may have closed it.
@@ -182,9 +185,13 @@ func (l *listener) add(c *connection) (ended *connection) {
 	return ended
 }
 
-// Read limits the time for a header as soon as its first byte has arrived.
+// Read limits the time for a header as soon as its first byte has arrived. A handshake gets one byte at a time: package tls
+// takes all that there is, and a header that has begun would not be seen.
 func (c *connection) Read(data []byte) (int, error) {
-	n, err := c.Conn.Read(data)
+	if !c.ready.Load() && len(data) > 1 {
+		data = data[:1]
+	}
+	n, err := c.buffer.Read(data)
 	if n > 0 && (c.state.CompareAndSwap(fresh, arriving) || c.state.CompareAndSwap(idle, arriving)) {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.
 	}

@@ -451,7 +451,7 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 		if _, err := io.WriteString(c, sent); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(forIdle / 2))
+		_ = c.SetReadDeadline(time.Now().Add(forIdle / 6))
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Errorf("the connection does not end: %v", err)
 		}
