@@ -444,6 +444,27 @@ func TestServer_FreshConnection_AnswersItsLateRequest(t *testing.T) {
 	})
 }
 
+// kept is a client's connection that keeps all but its first write until release.
+type kept struct {
+	net.Conn
+	began bool
+	bytes []byte
+}
+
+func (k *kept) Write(data []byte) (int, error) {
+	if k.began {
+		k.bytes = append(k.bytes, data...)
+		return len(data), nil
+	}
+	k.began = true
+	return k.Conn.Write(data)
+}
+
+func (k *kept) release() error {
+	_, err := k.Conn.Write(k.bytes)
+	return err
+}
+
 // TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne also has a client that does not begin its handshake.
 func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 	ends := func(t *testing.T, c net.Conn, sent string) {
@@ -483,6 +504,23 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 			ends(t, c, "")
 		})
 		if secure {
+			t.Run("sent with the end of the handshake", func(t *testing.T) {
+				t.Parallel()
+				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				k := &kept{Conn: c}
+				over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
+				if _, err := io.WriteString(over, "G"); err != nil {
+					t.Fatal(err)
+				}
+				if err := k.release(); err != nil {
+					t.Fatal(err)
+				}
+				ends(t, over, "")
+			})
 			t.Run("no handshake", func(t *testing.T) {
 				t.Parallel()
 				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())

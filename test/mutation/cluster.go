@@ -301,6 +301,11 @@ var clusterMutations = []Mutation{
 		Package: "./internal/peers", Test: "TestServer_FreshConnection_AnswersItsLateRequest",
 	},
 	{
+		Name: "half a header that arrives with a handshake is not seen", File: "internal/peers/peers.go",
+		Old: "		data = data[:1]\n", New: "",
+		Package: "./internal/peers", Test: "TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne",
+	},
+	{
 		Name: "half a header keeps its connection as long as an idle one", File: "internal/peers/peers.go",
 		Old: "		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.\n", New: "",
 		Package: "./internal/peers", Test: "TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne",
