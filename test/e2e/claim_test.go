@@ -338,10 +338,21 @@ func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) 
 		return string(data)
 	}
 	tried, policyDenied := 0, 0
+	// The test of the policy itself has all amounts. An API server compares 1e999999999 with the bounds of a request for ever,
+	// before it asks the policy.
+	few := map[string]bool{"0": true, "81559Mi": true, "-1": true, "500m": true, "2P": true, "9223372036854775807": true, "1e3": true}
 	for _, c := range slicetest.Changes() {
+		words := strings.Fields(c.Name)
+		last := words[len(words)-1]
+		if _, err := resource.ParseQuantity(last); err == nil && !few[last] && !strings.HasSuffix(c.Name, "without policy 1e999999999") {
+			continue
+		}
 		tried++
 		var created, denied []string
 		for _, s := range all {
+			if c.Denied && len(denied) > 0 {
+				break
+			}
 			base := s.DeepCopy()
 			base.Name, base.GenerateName, base.Spec.Pool.Name = "", "e2e-", p.Spec.NodeName+"/e2e"
 			changed := base.DeepCopy()
