@@ -28,7 +28,7 @@ import (
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
-// review is what an API server posts for a claim.
+// review is an API server's request about a claim.
 const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
 	`"kind":{"group":"resource.k8s.io","version":"v1","kind":"ResourceClaim"},"resource":{"group":"resource.k8s.io","version":"v1","resource":"resourceclaims"},` +
 	`"object":{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu.nvidia.com"}}]}}}}}`
@@ -65,7 +65,7 @@ var attacks = []struct {
 	{"large bodies without their end", 12, false, false, func(_ context.Context, c net.Conn) {
 		_, _ = io.WriteString(c, post(4<<20)+strings.Repeat(" ", 4<<20-1))
 	}},
-	{"answers that nobody reads", 30, false, true, func(ctx context.Context, c net.Conn) {
+	{"answers that are not read", 30, false, true, func(ctx context.Context, c net.Conn) {
 		long := strings.Replace(review, `"r"`, `"`+strings.Repeat("r", 50_000)+`"`, 1)
 		for ctx.Err() == nil {
 			if _, err := io.WriteString(c, post(len(long))+long); err != nil {

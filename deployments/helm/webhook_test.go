@@ -225,7 +225,7 @@ func TestWebhooks_ClassesOfTheChart_NotCalled(t *testing.T) {
 	}
 }
 
-// roles is an authorizer with the rights of a Role, or without: its namespace is deleted.
+// roles is an `authorizer` with the rights of a Role, or without: its namespace is deleted.
 type roles struct {
 	user, namespace, resource, name string
 	deleted                         bool

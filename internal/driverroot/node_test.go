@@ -56,7 +56,6 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 	}
 }
 
-// TestGPU_NodesOfBeforeAReload_ReturnsError has device nodes whose numbers other devices have now.
 // TestNodes_AnyStateOfDev_ContainerHasTheKernels changes the host's /dev. The driver makes nodes at its first use, and they
 // can outlive a reload.
 func TestNodes_AnyStateOfDev_ContainerHasTheKernels(t *testing.T) {

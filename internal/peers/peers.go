@@ -185,7 +185,7 @@ func (l *listener) add(c *connection) (ended *connection) {
 	return ended
 }
 
-// Read limits the time for a header as soon as its first byte has arrived. A handshake gets one byte at a time: package tls
+// Read limits the time for a header as soon as its first byte has arrived. A handshake gets one byte at a time: package `tls`
 // takes all that there is, and a header that has begun would not be seen.
 func (c *connection) Read(data []byte) (int, error) {
 	if !c.ready.Load() && len(data) > 1 {

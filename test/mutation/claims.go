@@ -415,12 +415,12 @@ var claimMutations = []Mutation{
 		Package: "./pkg/partition/mig", Test: "TestUnprepare_RecordAndSpecOnBadSectors_PartitionKeepsAnOwner",
 	},
 	{
-		Name: "a new share is told to delete its own pod", File: "pkg/devicestate/prepare.go",
+		Name: "a new share has the remedy of the claim that lost the partition", File: "pkg/devicestate/prepare.go",
 		Old: "	if errors.Is(err, plan.ErrDestroyed) {\n		err = lostByOther", New: "	if errors.Is(err, plan.ErrDestroyed) && standing {\n		err = lostByOther",
 		Package: "./pkg/partition/mig", Test: "TestPrepare_SharedPartitionDestroyed_NamesTheClaimThatLostIt",
 	},
 	{
-		Name: "a deleted lock file excludes nobody", File: "internal/host/lock.go",
+		Name: "a deleted lock file excludes no process", File: "internal/host/lock.go",
 		Old: "if !deleted(f) || l.used(path) {", New: "if !deleted(f) || !l.used(path) {",
 		Package: "./internal/host", Test: "TestLock_FileDeleted_StillExcludesProcesses",
 	},

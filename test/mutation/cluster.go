@@ -281,7 +281,7 @@ var clusterMutations = []Mutation{
 		Package: "./internal/peers", Test: "TestServer_BodiesOfOnePeerTakeTheMemory_OtherPeersBodyIsRead",
 	},
 	{
-		Name: "the oldest connection ends, whoever has the most", File: "internal/peers/peers.go",
+		Name: "the oldest connection ends, of any peer", File: "internal/peers/peers.go",
 		Old: "of[b.peer]-of[a.peer], cmp", New: "cmp",
 		Package: "./internal/peers", Test: "TestListen_ManyConnections_PeerWithTheMostPays",
 	},

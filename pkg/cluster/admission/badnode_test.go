@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-// badNodes returns the ways in which one node can publish wrong devices: each attribute and capacity absent, of each kind,
-// and at the ends of its range, and many of them.
+// badNodes returns the ways in which one node can publish wrong devices. Each attribute and capacity is absent, of each kind,
+// and at the ends of its range. Some devices have many.
 func badNodes() map[string]func(d *resourceapi.Device) {
 	bad := map[string]func(d *resourceapi.Device){
 		"no attributes": func(d *resourceapi.Device) { d.Attributes = nil },

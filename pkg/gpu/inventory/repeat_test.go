@@ -70,8 +70,8 @@ var kinds = []nvml.Code{
 	nvml.NotSupported, nvml.NotFound, nvml.DriverNotLoaded, nvml.GPUIsLost, nvml.LibRMMismatch, nvml.GPUNotFound, nvml.Unknown,
 }
 
-// TestWatch_AnyCallFails_OtherGPUsAndDriverStay makes each call of a scan about one GPU, or about none, fail with each code:
-// in one scan, in the first scan after the plugin's start, and for good.
+// TestWatch_AnyCallFails_OtherGPUsAndDriverStay makes each call of a scan fail with each code. The call is about one GPU, or
+// about none. It fails in one scan, in the first scan after the plugin's start, or for good.
 func TestWatch_AnyCallFails_OtherGPUsAndDriverStay(t *testing.T) {
 	for _, c := range scanCalls(t) {
 		for _, code := range nvmltest.Codes(t, c.Query) {
@@ -123,7 +123,7 @@ func TestWatch_AnyCallFails_OtherGPUsAndDriverStay(t *testing.T) {
 						}
 						last = d
 					}
-					if when == "once at start" { // Nobody knew the links of GPU 3 before.
+					if when == "once at start" { // The links of GPU 3 were unknown before.
 						want.GPUs[3].Interconnect = last.snapshot.GPUs[3].Interconnect
 					}
 					if diff := cmp.Diff(want, last.snapshot); (diff != "" || last.err != nil) && when != "for good" {

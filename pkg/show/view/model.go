@@ -44,7 +44,7 @@ type GPU struct {
 	Use          Use `json:"use"`
 	// Health is the unhealthy taint's value, or empty.
 	Health string `json:"health,omitempty"`
-	// Taints are those of a cordon and of DeviceTaintRules.
+	// Taints come from a cordon and from DeviceTaintRules.
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
 	Allocations []Allocation `json:"allocations,omitempty"`

@@ -74,11 +74,12 @@ func (e *Env) StartSupervisor(binary, mpsDir string, log io.Writer) (client *mps
 		"--boot-id-file="+filepath.Join(e.Root, "proc/sys/kernel/random/boot_id"))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error), make(chan error, 1)
+	started, ended := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // The signal comes when the thread that started the process ends.
 		started <- cmd.Start()
-		ended <- cmd.Wait()
+		_ = cmd.Wait() // Its signal is an error.
+		close(ended)
 	}()
 	if err := <-started; err != nil {
 		return nil, nil, err
