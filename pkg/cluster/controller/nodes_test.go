@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"cmp"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,8 +28,11 @@ func TestNodes_PoolIncompleteOrGone_ShapeStaysForGrace(t *testing.T) {
 				t.Errorf("%s: %d pools, again in %v; want %d, %v", when, len(all), wait, pools, again)
 			}
 		}
-		withdraw := func(slices int) {
-			for _, s := range read.SlicesOf(indexer, "a")[:slices] {
+		// The first slice has the GPUs, the second one the monitors, in a pool of their own.
+		withdraw := func(count int) {
+			all := read.SlicesOf(indexer, "a")
+			slices.SortFunc(all, func(a, b *pool.Slice) int { return cmp.Compare(a.Name, b.Name) })
+			for _, s := range all[:count] {
 				if err := indexer.Delete(s); err != nil {
 					t.Fatal(err)
 				}
