@@ -28,7 +28,7 @@ type driverNode struct {
 }
 
 var (
-	frontend = []string{"nvidia", "nvidia-frontend"} // The second until R550.
+	frontend = []string{"nvidia", "nvidia-frontend"} // Older drivers have the second.
 	uvm      = []string{"nvidia-uvm"}
 )
 

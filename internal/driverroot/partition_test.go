@@ -106,12 +106,16 @@ func TestGPU_PartitionIncomplete_ReturnsError(t *testing.T) {
 func FuzzCapability(f *testing.F) {
 	f.Add([]byte("DeviceFileMinor: 219\nDeviceFileMode: 292\n"))
 	f.Add([]byte("237 nvidia-caps\n"))
+	f.Add([]byte("DeviceFileGID: 44\nDeviceFileMode: 432\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if n, ok := parseMinor(accessForm, data); ok && (n < 0 || n >= 1<<20) {
 			t.Error(n)
 		}
 		if n, ok := parseMajor(data, "nvidia-caps"); ok && n <= 0 {
 			t.Error(n)
+		}
+		if mode, gid := parseParams(data); mode != nil && *mode&^0o777 != 0 || gid != nil && *gid == 0 {
+			t.Error(mode, gid)
 		}
 	})
 }

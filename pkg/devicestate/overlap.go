@@ -118,9 +118,9 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 }
 
 // bestRecord returns the most that is known of a claim's record, from the result of its read. This is the record, or
-// else the plan in the claim's CDI spec, or the damaged record once it is readable again. Unreadable is not absent: without any of them
-// the record is in the state Unknown. Only a record that is gone, of a claim whose spec shows no effects, is the zero Record.
-// The caller need not hold the claim's lock. Recover writes the record again.
+// else the plan in the claim's CDI spec, or the damaged record once it is readable again. Unreadable is not absent:
+// without any of them the record is in the state Unknown. Only a record that is gone, of a claim whose spec shows no
+// effects, is the zero Record. The caller need not hold the claim's lock. Recover writes the record again.
 func (e *Engine) bestRecord(uid, boot string, r record.Record, err error) record.Record {
 	read := phaseOf(r, boot)
 	switch {

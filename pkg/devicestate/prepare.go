@@ -238,7 +238,7 @@ func (e *Engine) carryOut(
 // lostByOther explains the loss of a shared partition to a claim that joins it. It is not created again beside the processes
 // of the claim that had it: only that claim's next Prepare or its end decides whose it is.
 func lostByOther(p plan.Plan, others coTenants, err error) error {
-	lost := (*claimerror.Error)(nil)
+	var lost *claimerror.Error
 	if !errors.As(err, &lost) {
 		return err
 	}
