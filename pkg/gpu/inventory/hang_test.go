@@ -79,6 +79,17 @@ func (w *hangEnv) until(what string, ok func(gpu.Snapshot) bool) gpu.Snapshot {
 	}
 }
 
+// answered returns once the calls that hung have returned: their session is closed then. Polls are five seconds apart, and
+// the test's are not, so the GPU would miss more scans.
+func (w *hangEnv) answered() {
+	w.t.Helper()
+	for began := time.Now(); w.lib.opened.Load() != w.lib.closed.Load(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			w.t.Fatal("a session stays open")
+		}
+	}
+}
+
 func whole(s gpu.Snapshot) bool {
 	return len(s.GPUs) == 8 && len(s.Problems) == 0 && !slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Silent })
 }
@@ -150,6 +161,7 @@ func TestWatch_ShortHang_DeliversNothing(t *testing.T) {
 		w.tick(1)
 	}
 	w.calls.Clear()
+	w.answered()
 	for range 3 * pollsPerScan {
 		w.tick(1)
 	}
