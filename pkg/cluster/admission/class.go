@@ -271,8 +271,8 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 	return v.concerns(selector.Expressions(class.Spec.Selectors))
 }
 
-// Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none. After the time limit it returns
-// an error; each attempt continues where the last one ended.
+// Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none. After
+// the time limit it returns an error; each attempt continues where the last one ended.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()

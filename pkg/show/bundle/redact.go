@@ -102,10 +102,11 @@ func redactURL(u string) string {
 	if hasQuery {
 		parts := strings.Split(query, "&")
 		for i, p := range parts {
-			name, value, _ := strings.Cut(p, "=")
-			if value != "" && !slices.Contains(listParameters, name) {
+			switch name, value, _ := strings.Cut(p, "="); {
+			case slices.Contains(listParameters, name):
+			case value != "":
 				parts[i] = name + "=" + Redacted
-			} else if value == "" && !slices.Contains(listParameters, name) {
+			default:
 				parts[i] = Redacted
 			}
 		}
