@@ -33,6 +33,7 @@ var (
 	procRoot   = flag.String("proc-root", "/proc", "the machine's /proc")
 	sysRoot    = flag.String("sys-root", "/sys", "the machine's /sys")
 	record     = flag.String("record", "", "write what was read to this file, as a profile of the simulator")
+	out        = flag.String("out", "", "write the facts to this directory")
 )
 
 // machine opens the driver. Without a GPU it logs that, and the tests check nothing. A GPU that NVML does not find is an

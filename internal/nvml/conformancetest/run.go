@@ -136,7 +136,7 @@ func byAddress(t *testing.T, s nvml.Session) {
 			}
 		}
 	})
-	for address, want := range map[string]nvml.Code{"0000:fe:1f.7": nvml.NotFound, "": nvml.InvalidArgument} {
+	for address, want := range map[string]nvml.Code{"0000:fe:1f.0": nvml.NotFound, "": nvml.InvalidArgument} {
 		d, err := s.DeviceAt(address)
 		if !errors.Is(err, want) && !errors.Is(err, nvml.NotFound) {
 			t.Errorf("DeviceAt(%q) = %v, %v; want %v", address, d, err, want)

@@ -1,0 +1,56 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build hardware
+
+package hardware
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// book collects what the tests saw of this machine, as facts with a name each.
+type book struct {
+	mu    sync.Mutex
+	facts map[string]any
+}
+
+var seen = &book{facts: map[string]any{}}
+
+// note prints a fact and keeps it.
+func note(name string, value any) {
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	text, err := json.Marshal(value)
+	if err != nil {
+		text = fmt.Append(nil, value)
+	}
+	fmt.Printf("FACT %s: %s\n", name, text)
+	seen.facts[name] = value
+}
+
+// outcome is the text of an error in a fact.
+func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return err.Error()
+}
+
+// write writes the facts, sorted by name.
+func (b *book) write(dir string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text, err := json.MarshalIndent(b.facts, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "facts.json"), append(text, '\n'), 0o644)
+}
