@@ -137,6 +137,8 @@ type Status struct {
 	Since time.Time `json:"since,omitzero"`
 	// Restarts counts restarts after unexpected exits. Each one loses the clients' computations.
 	Restarts int `json:"restarts,omitempty"`
+	// Faults counts the faults of its servers. Each one loses the clients' computations.
+	Faults int `json:"faults,omitempty"`
 	// ManyUsers means that it serves several users at once.
 	ManyUsers bool `json:"manyUsers,omitempty"`
 	// Problem is the reason why it does not run, or of its last exit.

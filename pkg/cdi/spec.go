@@ -274,6 +274,9 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 		env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)
 	}
 	for _, m := range by.Mounts {
+		if m.ContainerPath == sharing.SharedMemory && d.Sharing.OwnSharedMemory {
+			continue
+		}
 		edits.Mounts = append(edits.Mounts, bind(filepath.Join(mpsDir, d.Name, m.Dir), m.ContainerPath, m.Access))
 	}
 	if d.TopologyEnv.VisibleDevices != "" {

@@ -32,7 +32,7 @@ import (
 // newestForm is the directory of goldens that -update writes. Those of form 1 are by the commit of test/skew, the oldest whose
 // records must be readable, and have only a digest of the allocation. Goldens that are on the main branch do not change:
 // the next change of a form raises the number.
-const newestForm = "2"
+const newestForm = "3"
 
 // The parameters of the goldens' claims.
 const (

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // Client is a CUDA process that computes through MPS.
@@ -29,11 +28,6 @@ func Connect(ctx context.Context, environ []string, root string) (*Client, error
 	env := environment(environ)
 	dir := filepath.Join(root, env[envPipe])
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, ControlSocket))
-	if err == nil {
-		if err = report(dir); err != nil {
-			_ = conn.Close()
-		}
-	}
 	if err != nil {
 		return nil, fmt.Errorf("MPS client failed to connect to the MPS control daemon or the MPS server: %w", err)
 	}
@@ -49,25 +43,17 @@ func Connect(ctx context.Context, environ []string, root string) (*Client, error
 		return nil, err
 	}
 	c.Info = *r.Info
-	for what, path := range map[string]string{
-		"shared memory": filepath.Join(root, "dev/shm", c.Shm), "the device node": filepath.Join(root, "dev", fmt.Sprintf("nvidia%d", c.Minor)),
-	} {
+	needed := map[string]string{"the device node": filepath.Join(root, "dev", fmt.Sprintf("nvidia%d", c.Minor))}
+	if c.Shm != "" {
+		needed["shared memory"] = filepath.Join(root, "dev/shm", c.Shm)
+	}
+	for what, path := range needed {
 		if _, err := os.Stat(path); err != nil {
 			_ = conn.Close()
 			return nil, fmt.Errorf("%s of the MPS server is not in this container: %w", what, err)
 		}
 	}
 	return c, nil
-}
-
-// report writes a line to the daemon's log.
-func report(dir string) error {
-	fifo, err := os.OpenFile(filepath.Join(dir, logFIFO), os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(fifo, "client %d starts\n", os.Getpid())
-	return errors.Join(err, fifo.Close())
 }
 
 // Alloc allocates memory of the device, in bytes.
@@ -79,6 +65,12 @@ func (c *Client) Alloc(bytes uint64) error {
 // Load keeps a percentage of the device's multiprocessors busy, within the client's limit.
 func (c *Client) Load(percent int) error {
 	_, err := c.ask(request{Load: percent})
+	return err
+}
+
+// Fault accesses an illegal address, which ends the work of all clients of the server. It returns the error of that.
+func (c *Client) Fault() error {
+	_, err := c.ask(request{Fault: true})
 	return err
 }
 

@@ -12,14 +12,12 @@ import (
 	"strings"
 )
 
-// command carries out one line of the control program. Only the daemon's own user may send commands.
-func (d *daemon) command(line string, uid uint32) (string, error) {
-	if uid != uint32(os.Getuid()) {
-		return "", errors.New("permission denied")
-	}
+// command carries out one line of the control program, as driver 580.159.04 does: the answers, also refusals, are texts,
+// and the program succeeds. Everybody may read. Root may also end clients. Only the privileged socket takes the rest.
+func (d *daemon) command(line string, uid uint32, privileged bool) (string, error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
-		return "", nil
+		return unknown(line), nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -27,9 +25,31 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	if answer, replaced, err := d.beforeCommand(name); replaced || err != nil {
 		return answer, err
 	}
+	switch owner := uid == 0 || uid == uint32(os.Getuid()); {
+	case privileged || strings.HasPrefix(name, "get_") || name == "ps":
+	case owner && slices.Contains([]string{"terminate_client", "start_server", "shutdown_server"}, name):
+	case name == "quit":
+		return "Not enough privilege to execute quit command\n", nil
+	default:
+		return fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user who started it or by the root user.\n", uid), nil
+	}
+	out, err := d.carryOut(line, name, args)
+	if err != nil {
+		out += err.Error() + "\n"
+	}
+	return out, nil
+}
+
+func unknown(line string) string { return fmt.Sprintf("Unknown command %q\n", line) }
+
+// carryOut carries out a command that its sender may send. The caller holds d.mu.
+func (d *daemon) carryOut(line, name string, args []string) (string, error) {
 	server := func() error {
-		if len(args) == 0 || !d.listed() || args[0] != strconv.Itoa(d.server.pid) {
-			return errors.New("failed to find the MPS server")
+		switch {
+		case len(args) == 0:
+			return errors.New("A server PID is required")
+		case !d.listed() || args[0] != strconv.Itoa(d.server.pid):
+			return fmt.Errorf("Server %s not found", args[0])
 		}
 		return nil
 	}
@@ -40,7 +60,13 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		}
 		return fmt.Sprintln(d.server.pid), nil
 	case "get_server_status":
-		return "ACTIVE\n", server()
+		if err := server(); err != nil {
+			return "", err
+		}
+		if d.server.fault {
+			return "FAULT\n", nil
+		}
+		return "ACTIVE\n", nil
 	case "get_client_list":
 		if err := server(); err != nil {
 			return "", err
@@ -75,45 +101,33 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	case "get_default_active_thread_percentage":
 		return fmt.Sprintf("%d.0\n", d.defaultThreads), nil
 	case "set_default_active_thread_percentage":
-		n := number(last(args))
-		if n < 1 || n > 100 {
-			return "", errors.New("invalid percentage")
-		}
-		d.defaultThreads = n
-		return fmt.Sprintf("%d.0\n", n), nil
+		d.defaultThreads = percentage(last(args))
+		return fmt.Sprintf("%d.0\n", d.defaultThreads), nil
 	case "set_active_thread_percentage":
-		n := number(last(args))
 		if err := server(); err != nil {
 			return "", err
 		}
-		if n < 1 || n > 100 {
-			return "", errors.New("invalid percentage")
-		}
-		d.server.threads = n
-		return fmt.Sprintf("%d.0\n", n), nil
+		d.server.threads = percentage(last(args))
+		return fmt.Sprintf("%d.0\n", d.server.threads), nil
 	case "get_active_thread_percentage":
 		if err := server(); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%d.0\n", d.server.threads), nil
 	case "set_default_device_pinned_mem_limit":
-		n := mebibytes(last(args))
-		if len(args) != 2 || args[0] != "0" || n == 0 {
-			return "", errors.New("invalid limit")
+		if len(args) == 2 && args[0] == "0" {
+			d.defaultMiB = mebibytes(args[1])
 		}
-		d.defaultMiB = n
 		return "", nil
 	case "get_default_device_pinned_mem_limit":
 		return limitText(d.defaultMiB), nil
 	case "set_device_pinned_mem_limit":
-		n := mebibytes(last(args))
 		if err := server(); err != nil {
 			return "", err
 		}
-		if len(args) != 3 || args[1] != "0" || n == 0 {
-			return "", errors.New("invalid limit")
+		if len(args) == 3 && args[1] == "0" {
+			d.server.mib = mebibytes(args[2])
 		}
-		d.server.mib = n
 		return "", nil
 	case "get_device_pinned_mem_limit":
 		if err := server(); err != nil {
@@ -121,7 +135,7 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		}
 		return limitText(d.server.mib), nil
 	}
-	return "", fmt.Errorf("unknown command: %s", name)
+	return unknown(line), nil
 }
 
 // terminate ends a process's contexts. The caller holds d.mu.
@@ -145,11 +159,23 @@ func (d *daemon) table(row func(*client) string) string {
 	return strings.Join(rows, "")
 }
 
+// limitText prints GiB without the rest, and nothing for no limit.
 func limitText(mib uint64) string {
-	if mib == 0 {
-		return "No limit set\n"
+	switch {
+	case mib == 0:
+		return "\n"
+	case mib < 1024:
+		return fmt.Sprintf("%dM\n", mib)
 	}
-	return fmt.Sprintf("%dM\n", mib)
+	return fmt.Sprintf("%dG\n", mib>>10)
+}
+
+// percentage parses a limit of threads; everything else means all of them.
+func percentage(s string) int {
+	if n := number(s); n >= 1 && n <= 100 {
+		return n
+	}
+	return 100
 }
 
 func last(args []string) string {
@@ -168,20 +194,15 @@ func number(s string) int {
 	return n
 }
 
-// mebibytes parses "10G", "512M" or a number of bytes, or returns 0.
+// mebibytes parses "10G", "512M" or a number of MiB, or returns 0, which is no limit.
 func mebibytes(s string) uint64 {
-	digits, shift := s, -20
+	digits, shift := strings.TrimRight(s, "KM"), 0
 	if d, ok := strings.CutSuffix(s, "G"); ok {
 		digits, shift = d, 10
-	} else if d, ok := strings.CutSuffix(s, "M"); ok {
-		digits, shift = d, 0
 	}
 	n, err := strconv.ParseUint(digits, 10, 40)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0
-	case shift < 0:
-		return n >> 20
 	}
 	return n << shift
 }

@@ -77,7 +77,7 @@ func newDaemon(e *engine.Engine, root, device, shm string, anyUser bool, l *log.
 func (d *daemon) stop() { d.once.Do(func() { close(d.quit) }) }
 
 // serve answers one connection.
-func (d *daemon) serve(conn *net.UnixConn) {
+func (d *daemon) serve(conn *net.UnixConn, privileged bool) {
 	defer func() { _ = conn.Close() }()
 	d.log.Print("Accepting connection...")
 	read := bufio.NewReader(conn)
@@ -100,7 +100,7 @@ func (d *daemon) serve(conn *net.UnixConn) {
 		}
 		switch {
 		case r.Command != "":
-			out, err := d.command(r.Command, cred.Uid)
+			out, err := d.command(r.Command, cred.Uid, privileged)
 			answer(response{Output: out, Error: text(err)})
 		case r.Hello != nil && c == nil:
 			info, made, err := d.admit(*r.Hello, cred, conn, read)
@@ -110,6 +110,11 @@ func (d *daemon) serve(conn *net.UnixConn) {
 			answer(response{Error: text(d.alloc(c, r.Alloc))})
 		case r.Load > 0 && c != nil:
 			answer(response{Error: text(d.load(c, r.Load))})
+		case r.Fault && c != nil:
+			d.mu.Lock()
+			d.fail()
+			d.mu.Unlock()
+			answer(response{Error: errFault.Error()})
 		default:
 			answer(response{Error: "unexpected"})
 		}
@@ -137,6 +142,19 @@ func peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, credErr)
 }
 
+// errFault is what every client of a server gets after a fault of one of them.
+var errFault = errors.New("an illegal memory access was encountered")
+
+// fail puts the server into the state FAULT until all its clients are gone. The caller holds d.mu.
+func (d *daemon) fail() {
+	if d.server != nil && len(d.clients) > 0 {
+		if word, _ := fault(d.root, d.device); word != "quiet" {
+			d.log.Print("Server is handling a fatal GPU error.")
+		}
+		d.server.fault = true
+	}
+}
+
 // admit gives a process a context, once the server belongs to its user.
 func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) (*Info, *client, error) {
 	user := cred.Uid
@@ -147,6 +165,9 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	defer d.mu.Unlock()
 	if err := d.waitTurn(user, cred, conn, read); err != nil {
 		return nil, nil, err
+	}
+	if d.server.fault {
+		return nil, nil, errors.New("MPS server is not ready to accept new MPS client requests")
 	}
 	if len(d.clients) >= maxClients {
 		return nil, nil, errors.New("too many MPS clients")
@@ -170,11 +191,14 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	}
 	c.threads = threads
 	// The daemon's PID separates daemons that share a /dev/shm.
-	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: d.server.pid, UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
-	c.shm = filepath.Join(d.shm, info.Shm)
-	if err := os.WriteFile(c.shm, make([]byte, 4096), 0o666); err != nil {
-		_ = os.Remove(c.shm) // If it is full, an empty file exists.
-		return nil, nil, fmt.Errorf("make shared memory: %w", err)
+	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: d.server.pid, UUID: d.device, Minor: g.Minor}
+	if namedShm(s.Profile.Driver.Version) {
+		info.Shm = shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)
+		c.shm = filepath.Join(d.shm, info.Shm)
+		if err := os.WriteFile(c.shm, make([]byte, 4096), 0o666); err != nil {
+			_ = os.Remove(c.shm) // If it is full, an empty file exists.
+			return nil, nil, fmt.Errorf("make shared memory: %w", err)
+		}
 	}
 	d.clients[c] = true
 	if err := d.account(c); err != nil {
@@ -260,6 +284,12 @@ func (d *daemon) foreignPID(g *engine.GPU) uint32 {
 	return pid
 }
 
+// namedShm reports whether a driver's MPS has files in /dev/shm. Driver 580 has anonymous shared memory.
+func namedShm(driver string) bool {
+	major, _, _ := strings.Cut(driver, ".")
+	return number(major) < 580
+}
+
 // shmPrefix is the prefix of a daemon's shared memory files.
 func shmPrefix(user uint32, pid int) string { return fmt.Sprintf("cuda.shm.%x.%x.", user, pid) }
 
@@ -273,6 +303,9 @@ func (d *daemon) leave(c *client) {
 		d.log.Printf("client %d: %v", c.pid, err)
 	}
 	if len(d.clients) == 0 {
+		if d.server != nil {
+			d.server.fault = false
+		}
 		if d.server != nil && d.server.closing {
 			d.endServer()
 		}
@@ -306,6 +339,9 @@ func (d *daemon) alloc(c *client, bytes uint64) error {
 	mib := (bytes + 1<<20 - 1) >> 20
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.server != nil && d.server.fault {
+		return errFault
+	}
 	if c.usedMiB+mib > c.limitMiB {
 		return errors.New("out of memory")
 	}
@@ -321,6 +357,9 @@ func (d *daemon) alloc(c *client, bytes uint64) error {
 func (d *daemon) load(c *client, percent int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.server != nil && d.server.fault {
+		return errFault
+	}
 	c.load = min(percent, c.threads)
 	return d.account(c)
 }

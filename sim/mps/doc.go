@@ -4,16 +4,21 @@
 // Package mps replaces NVIDIA's MPS on simulated GPUs: the control daemon with its commands, pipes and limits. Its
 // client does what CUDA does when CUDA_MPS_PIPE_DIRECTORY is set.
 //
+// Files, answers and faults are those of driver 580.159.04 on an H200 (test/hardware/recorded). A client needs the socket
+// `control` alone. An illegal access of one client ends the work of all, and the server takes no new client until all have
+// ended.
+//
 // As with the real one, a server belongs to one user. Clients of another user wait until it has no client, unless the
 // daemon serves all users. Each client is a process with limits of its own, and the end of a process frees its
 // memory. A server is a child of its daemon. While it starts, get_server_list does not list it. It takes the default
 // limits when it starts; later defaults are for later servers. Killing a daemon ends its server and the clients' contexts.
 package mps
 
-// Names in the daemon's pipe directory: its socket, and the FIFO to which clients write a line when they start.
+// Names in the daemon's pipe directory: its socket for everybody, the one for commands of root, and the FIFO of its log.
 const (
-	ControlSocket = "control"
-	logFIFO       = "log"
+	ControlSocket    = "control"
+	privilegedSocket = "control_privileged"
+	logFIFO          = "log"
 )
 
 // Environment variables of daemon and clients, as NVIDIA's.
@@ -39,6 +44,8 @@ type request struct {
 	Alloc uint64 `json:"alloc,omitempty"`
 	// Load is the percentage of the device's multiprocessors that the client keeps busy from now on.
 	Load int `json:"load,omitempty"`
+	// Fault accesses an illegal address.
+	Fault bool `json:"fault,omitempty"`
 }
 
 type hello struct {
@@ -62,6 +69,6 @@ type Info struct {
 	Server   int    `json:"server"`
 	UUID     string `json:"uuid"`
 	Minor    int    `json:"minor"`
-	// Shm is the name of the shared memory file that must exist in the client's /dev/shm.
-	Shm string `json:"shm"`
+	// Shm is the name of the shared memory file that must exist in the client's /dev/shm, or empty with driver 580 or later.
+	Shm string `json:"shm,omitempty"`
 }

@@ -43,8 +43,8 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 		case "-multiuser-server", "-M":
 			anyUser = true
 		default:
-			fmt.Fprintf(errOut, "unknown option %s\n%s", a, usage)
-			return 1
+			fmt.Fprintf(errOut, "Unrecognized option \x00\n%s", usage)
+			return 0
 		}
 	}
 	env := environment(environ)
@@ -52,7 +52,12 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	case background:
 		return detach(args, environ, env, errOut)
 	case foreground:
-		if err := run(env, root, anyUser, errOut); err != nil {
+		err := run(env, root, anyUser, errOut)
+		if errors.Is(err, errOption) {
+			fmt.Fprintf(errOut, "Unrecognized option \x00\n%s", usage)
+			return 0
+		}
+		if err != nil {
 			fmt.Fprintln(errOut, err)
 			return 1
 		}
@@ -62,8 +67,8 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 }
 
 // fault reads the first MPS fault of a device from the file mps-fault in the simulator's state directory. A line has a
-// fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "slow all
-// 1s". hook describes the other faults.
+// fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "quiet" (no line
+// of a client's fault), "slow all 1s". hook describes the other faults.
 func fault(root, device string) (word string, rest []string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {
@@ -78,6 +83,9 @@ func fault(root, device string) (word string, rest []string) {
 	return "", nil
 }
 
+// errOption is an option that the daemon does not know. It prints its usage, and succeeds.
+var errOption = errors.New("unrecognized option")
+
 // run is the daemon.
 func run(env map[string]string, root string, anyUser bool, errOut io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -90,7 +98,7 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	case word == "fail":
 		return errors.New("cannot start: injected fault")
 	case word == "old" && anyUser:
-		return fmt.Errorf("unknown option -multiuser-server\n%s", usage)
+		return errOption
 	case word == "hang":
 		<-ctx.Done()
 		return nil
@@ -109,19 +117,13 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	if err := os.MkdirAll(pipe, 0o755); err != nil {
 		return err
 	}
-	logs := errOut
-	if f, err := os.OpenFile(filepath.Join(env[envLog], "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err == nil {
-		defer f.Close()
-		logs = f
-	}
-	l := log.New(logs, fmt.Sprintf("[Control %5d] ", os.Getpid()), log.LstdFlags)
+	l := log.New(errOut, fmt.Sprintf("[Control %5d] ", os.Getpid()), log.LstdFlags)
 	unlock, err := lock(pipe)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	socket := filepath.Join(pipe, ControlSocket)
-	_ = os.Remove(socket)
 	l.Printf("Starting control daemon using socket %s", socket)
 	d := newDaemon(engine.Open(root, nil), root, device, shmOf(env), anyUser, l)
 	d.program = ownProgram()
@@ -140,22 +142,14 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	}
 	defer fifo.Close()
 	go copyLines(fifo, l)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	privileged, err := d.listen(filepath.Join(pipe, privilegedSocket), 0o755, true)
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(socket, 0o777); err != nil {
-		return err
+	listener, err := d.listen(socket, 0o666, false)
+	if err != nil {
+		return errors.Join(err, privileged.Close())
 	}
-	go func() {
-		for {
-			conn, err := listener.AcceptUnix()
-			if err != nil {
-				return
-			}
-			go d.serve(conn)
-		}
-	}()
 	select {
 	case <-ctx.Done():
 	case <-d.quit:
@@ -166,9 +160,28 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	d.mu.Unlock()
 	// Time for the answer to the command that ended the daemon.
 	time.Sleep(20 * time.Millisecond)
-	err = errors.Join(listener.Close(), d.forget())
+	err = errors.Join(listener.Close(), privileged.Close(), d.forget())
 	sweep(pidFile, d.shm)
 	return errors.Join(err, os.Remove(pidFile))
+}
+
+// listen serves connections to a socket until it is closed.
+func (d *daemon) listen(path string, mode os.FileMode, privileged bool) (*net.UnixListener, error) {
+	_ = os.Remove(path)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			conn, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go d.serve(conn, privileged)
+		}
+	}()
+	return listener, os.Chmod(path, mode)
 }
 
 // openFIFO makes a FIFO for all users, and opens it so that it never ends.
@@ -279,7 +292,11 @@ func detach(args, environ []string, env map[string]string, errOut io.Writer) int
 
 // control sends the commands of in to the daemon.
 func control(env map[string]string, in io.Reader, out, errOut io.Writer) int {
-	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", filepath.Join(env[envPipe], ControlSocket))
+	// Another user may not open the privileged socket.
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", filepath.Join(env[envPipe], privilegedSocket))
+	if err != nil {
+		conn, err = new(net.Dialer).DialContext(context.Background(), "unix", filepath.Join(env[envPipe], ControlSocket))
+	}
 	if err != nil {
 		fmt.Fprintln(errOut, "Cannot find MPS control daemon process")
 		return 1
@@ -288,9 +305,6 @@ func control(env map[string]string, in io.Reader, out, errOut io.Writer) int {
 	read, lines := bufio.NewReader(conn), bufio.NewScanner(in)
 	status := 0
 	for lines.Scan() {
-		if strings.TrimSpace(lines.Text()) == "" {
-			continue
-		}
 		r, err := exchange(conn, read, request{Command: lines.Text()})
 		if err != nil {
 			fmt.Fprintln(out, err)

@@ -51,6 +51,8 @@ type server struct {
 	user uint32
 	// closing means that it takes no new clients.
 	closing bool
+	// fault means that a client's error ended the work of all clients.
+	fault bool
 	// limits are the defaults of the moment of its start, until a command changes them.
 	limits
 	// ready is closed when it serves or has ended. Before that, it is in start, and not listed.

@@ -5,6 +5,7 @@ package mps
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -54,12 +55,66 @@ func (s *env) must() *Client {
 
 func TestLeave_ClientGone_RemovesSharedMemory(t *testing.T) {
 	s := serve(t, true)
+	s.oldDriver()
 	c := s.must()
 	if len(s.shm()) != 1 {
 		t.Errorf("%v", s.shm())
 	}
 	_ = c.Close()
 	until(t, "the shared memory is removed", func() bool { return len(s.shm()) == 0 })
+}
+
+// oldDriver makes the machine's driver one whose MPS has files in /dev/shm.
+func (s *env) oldDriver() {
+	simtest.Change(s.t, engine.Open(s.root, nil), func(s *engine.State) { s.Profile.Driver.Version = "570.172.08" })
+}
+
+// TestFault_OneClient_EndsAll has the states and answers of test/hardware/recorded.
+func TestFault_OneClient_EndsAll(t *testing.T) {
+	s := serve(t, true)
+	first, second := s.must(), s.must()
+	pid := strings.TrimSpace(s.control("get_server_list"))
+	if err := first.Fault(); err == nil {
+		t.Error("it succeeds")
+	}
+	if err := second.Alloc(1 << 20); err == nil || !strings.Contains(err.Error(), "illegal memory access") {
+		t.Errorf("the other one: %v", err)
+	}
+	if out := s.control("get_server_status " + pid); out != "FAULT\n" {
+		t.Errorf("%q", out)
+	}
+	if _, err := s.client(); err == nil || !strings.Contains(err.Error(), "not ready") {
+		t.Errorf("a new client beside the others: %v", err)
+	}
+	_, _ = first.Close(), second.Close()
+	until(t, "the server serves again", func() bool { return s.control("get_server_status "+pid) == "ACTIVE\n" })
+	if err := s.must().Alloc(1 << 20); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCommand_Tenants_OnlyByTheirSocket has a tenant that is root on the node, and sees the socket for everybody alone.
+func TestCommand_Tenants_OnlyByTheirSocket(t *testing.T) {
+	s := serve(t, true)
+	tenant := filepath.Join(s.root, "tenant")
+	if err := os.Mkdir(tenant, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(s.variables[envPipe], ControlSocket), filepath.Join(tenant, ControlSocket)); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"get_server_list": "", "set_default_active_thread_percentage 17": "Insufficient privileges", "quit": "Not enough privilege",
+		"start_server -uid 0": "",
+	} {
+		var out bytes.Buffer
+		if code := control(map[string]string{envPipe: tenant}, strings.NewReader(command+"\n"), &out, &out); code != 0 || !strings.HasPrefix(out.String(), want) {
+			t.Errorf("%s: %d, %q, want %q", command, code, &out, want)
+		}
+	}
+	if out := s.control("get_default_active_thread_percentage"); out != "100.0\n" {
+		t.Errorf("the default is %q", out)
+	}
 }
 
 // TestRun_DeadDaemonsFiles_RemovesThem checks that a daemon removes the files of a killed daemon, but not those in
@@ -164,13 +219,7 @@ func TestShut_NotForced_WaitsForClients(t *testing.T) {
 	}
 }
 
-func (s *env) log() string {
-	data, err := os.ReadFile(filepath.Join(s.variables[envLog], "control.log"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return string(data)
-}
+func (s *env) log() string { return s.logged.String() }
 
 // TestAdmit_MultiUser_ServesAll checks that a multi-user daemon's server belongs to user 0.
 func TestAdmit_MultiUser_ServesAll(t *testing.T) {
@@ -261,7 +310,7 @@ func FuzzCommand(f *testing.F) {
 	root := f.TempDir()
 	f.Fuzz(func(t *testing.T, line string) {
 		d := newDaemon(engine.Open(root, nil), root, "0", root, false, log.New(io.Discard, "", 0))
-		_, _ = d.command(line, uint32(os.Getuid()))
+		_, _ = d.command(line, uint32(os.Getuid()), true)
 		if d.defaultThreads < 1 || d.defaultThreads > 100 {
 			t.Errorf("%q sets %d percent", line, d.defaultThreads)
 		}
@@ -288,7 +337,7 @@ func FuzzConnection(f *testing.F) {
 			_ = there.CloseWrite()
 			_, _ = io.Copy(io.Discard, there)
 		}()
-		d.serve(here)
+		d.serve(here, false)
 		if len(d.clients) != 0 {
 			t.Errorf("%q leaves a client", said)
 		}
@@ -304,9 +353,9 @@ func TestStart_ServerInStart_IsNotListedAndKeepsItsDefaults(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ fault, before, after string }{
-		{"server 0 1 4", "", "1024M\n"},
-		{"late 0 1 4", "", "1024M\n"},
-		{"server 0 1 2 4", "PID\n", "failed to find the MPS server\n"},
+		{"server 0 1 4", "", "1G\n"},
+		{"late 0 1 4", "", "1G\n"},
+		{"server 0 1 2 4", "PID\n", "Server PID not found\n"},
 	} {
 		s.control("set_default_device_pinned_mem_limit 0 1G")
 		fault(c.fault)
@@ -318,7 +367,7 @@ func TestStart_ServerInStart_IsNotListedAndKeepsItsDefaults(t *testing.T) {
 		if list != c.before {
 			t.Errorf("%s: the list is %q, want %q", c.fault, list, c.before)
 		}
-		if out := s.control("get_device_pinned_mem_limit " + strconv.Itoa(os.Getpid()) + " 0"); out != c.after {
+		if out := s.control("get_device_pinned_mem_limit " + strconv.Itoa(os.Getpid()) + " 0"); out != strings.Replace(c.after, "PID", strconv.Itoa(os.Getpid()), 1) {
 			t.Errorf("%s: %q, want %q", c.fault, out, c.after)
 		}
 		fault("")

@@ -322,7 +322,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
-		Old: "	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {\n", New: "	if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, pipeDir)), os.Mkdir(filepath.Join(d.dir, pipeDir), 0o755)); err != nil {\n",
+		Old: "		if err := emptied(filepath.Join(d.dir, name)); err != nil {\n", New: "		if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, name)), os.Mkdir(filepath.Join(d.dir, name), 0o755)); err != nil {\n",
 		Package: "./internal/mpsd/supervisor", Test: "TestSupervisor_DaemonDies_RestartsIt",
 	},
 	{

@@ -15,11 +15,16 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
+// Directories of a daemon. Containers mount pipeDir, which has the clients' socket alone, and shmDir.
 const (
-	pipeDir = "pipe"
-	shmDir  = "shm"
-	logDir  = "log"
+	daemonDir = "daemon"
+	pipeDir   = "pipe"
+	shmDir    = "shm"
+	logDir    = "log"
 )
+
+// controlSocket is the socket of NVIDIA's daemon for its clients.
+const controlSocket = "control"
 
 // Time limits. A daemon takes about a second to start; after a minute it counts as hanging.
 const (
@@ -27,8 +32,15 @@ const (
 	answerLimit = 5 * time.Second
 	settleLimit = 15 * time.Second
 	quitLimit   = 3 * time.Second
+	faultLimit  = 20 * time.Second
 	firstPause  = 100 * time.Millisecond
 	lastPause   = 10 * time.Second
+)
+
+// faultPoll is the time between looks for a fault without a hint, faultPause the one while there is a fault.
+const (
+	faultPoll  = 30 * time.Second
+	faultPause = 200 * time.Millisecond
 )
 
 // Pauses before checks for servers that the supervisor has not seen, after a change of limits. They double; the last
@@ -53,6 +65,7 @@ type daemon struct {
 	generation int // counts the changes of want
 	applied    int // generation of the running daemon
 	failures   int
+	faulty     bool // its server is in the state FAULT
 	status     mpsd.Status
 }
 
@@ -84,7 +97,7 @@ func (d *daemon) run() {
 		ready, err := d.runOnce(want, generation)
 		ended := d.ctx.Err() != nil
 		d.update(func() {
-			d.status.PID = 0
+			d.status.PID, d.faulty = 0, false
 			if ended || err == nil {
 				return // Another device or another mode: restart at once.
 			}
@@ -121,7 +134,7 @@ func (d *daemon) logf(format string, args ...any) {
 func (d *daemon) namespace(want mpsd.Daemon) namespace {
 	return namespace{
 		Root: d.s.o.Root, DevRoot: d.s.o.DevRoot, UUID: want.UUID,
-		Pipe: filepath.Join(d.dir, pipeDir), Shm: filepath.Join(d.dir, shmDir), Log: filepath.Join(d.dir, logDir),
+		Pipe: filepath.Join(d.dir, daemonDir), Shm: filepath.Join(d.dir, shmDir), Log: filepath.Join(d.dir, logDir),
 	}
 }
 
@@ -136,14 +149,18 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	}
 	many := want.Users != "one"
 	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit, late: map[int]int{}}
-	p, refused, err := d.start(want, many, l)
-	if refused && want.Users == "" {
-		// This driver's daemon lacks the mode: users wait for each other.
-		many = false
-		p, _, err = d.start(want, many, l)
-	}
-	if refused && want.Users == "many" {
-		err = fmt.Errorf("this driver's MPS cannot serve several users at once (mpsConfig.multiUser): %w", err)
+	p, ended, err := d.start(want, many, l)
+	if ended && many {
+		// If it runs without the mode, this driver's daemon lacks the mode: users wait for each other. Texts and exit codes
+		// differ by driver: 580.159.04 prints its usage and succeeds.
+		alone, _, aloneErr := d.start(want, false, l)
+		switch {
+		case aloneErr == nil && want.Users == "":
+			p, err, many = alone, nil, false
+		case aloneErr == nil:
+			alone.kill()
+			err = fmt.Errorf("this driver's MPS cannot serve several users at once (mpsConfig.multiUser): %w", err)
+		}
 	}
 	if err != nil {
 		return false, err
@@ -158,6 +175,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	}
 	pause := d.s.firstRecheck
 	recheck := time.After(pause)
+	look := time.NewTicker(d.s.faultPoll)
+	defer look.Stop()
 	for {
 		select {
 		case <-p.gone:
@@ -165,6 +184,18 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		case <-d.ctx.Done():
 			d.quit(want, p)
 			return true, nil
+		case <-p.out.faults:
+			if err := d.recovered(p, l); err != nil {
+				d.quit(want, p)
+				return true, err
+			}
+			continue
+		case <-look.C:
+			if err := d.recovered(p, l); err != nil {
+				d.quit(want, p)
+				return true, err
+			}
+			continue
 		case <-recheck:
 			pause, recheck = 2*pause, nil
 		case <-d.wakeup:
@@ -216,20 +247,58 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 	if err := writeNote(d.dir, d.s.o.BootID, want, 0); err != nil {
 		return err
 	}
-	for _, name := range []string{pipeDir, shmDir, logDir} {
+	for _, name := range []string{daemonDir, pipeDir, shmDir, logDir} {
 		if err := os.MkdirAll(filepath.Join(d.dir, name), 0o755); err != nil {
 			return fmt.Errorf("make the directory of an MPS daemon: %w", err)
 		}
 	}
-	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {
-		return err
+	for _, name := range []string{daemonDir, pipeDir} {
+		if err := emptied(filepath.Join(d.dir, name)); err != nil {
+			return err
+		}
 	}
 	return mountShm(filepath.Join(d.dir, shmDir), d.s.o.ShmBytes)
 }
 
-// start starts the daemon and returns once it serves within its limits. refused reports that it does not know an
-// argument.
-func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, refused bool, err error) {
+// recovered returns once no server of the daemon is in the state FAULT. A fault of one client ends the work of all, so
+// it counts. A server leaves the state by itself when its last client has ended, and takes no new one before: the error
+// says that this takes too long.
+func (d *daemon) recovered(p *process, l *limiter) error {
+	limit := time.NewTimer(d.s.faultLimit)
+	defer limit.Stop()
+	for first := true; ; first = false {
+		// Without an answer nothing is known, and the next look asks again.
+		if faulty, err := l.faulty(d.ctx); err != nil || !faulty {
+			if !first && err == nil {
+				d.update(func() { d.faulty, d.status.Problem = false, "" })
+				d.logf("its server serves again after a fault")
+			}
+			return nil
+		}
+		if first {
+			d.update(func() {
+				d.faulty, d.status.Problem = true, faultProblem
+				d.status.Faults++
+			})
+			d.logf("%s", faultProblem)
+		}
+		select {
+		case <-p.gone:
+			return nil
+		case <-d.ctx.Done():
+			return nil
+		case <-limit.C:
+			return fmt.Errorf("%s, and they did not end within %s", faultProblem, d.s.faultLimit)
+		case <-time.After(faultPause):
+		}
+	}
+}
+
+// faultProblem is the problem of a daemon whose server is in the state FAULT.
+const faultProblem = "its server is in the state FAULT: an error of one process, or its end while it computed, ended the work of all processes on the device, and no process can start before all of them have ended"
+
+// start starts the daemon and returns once it serves within its limits. ended reports that it ended by itself.
+func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ended bool, err error) {
 	args := []string{"-f"}
 	if many {
 		args = append(args, "-multiuser-server")
@@ -247,9 +316,9 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 		err = d.awaitReady(p, l)
 	}
 	if err != nil {
-		refused = many && p.refusedOption()
+		ended = p.ended()
 		p.kill()
-		return nil, refused, err
+		return nil, ended, err
 	}
 	return p, false, nil
 }
@@ -258,13 +327,13 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 func (d *daemon) awaitReady(p *process, l *limiter) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
-	socket := filepath.Join(d.dir, pipeDir, "control")
+	own := filepath.Join(d.dir, daemonDir)
 	last := "no answer yet"
 	for wait := 2 * time.Millisecond; ; wait = min(wait+wait/2, 50*time.Millisecond) {
-		if _, err := os.Lstat(socket); err == nil {
+		if _, err := os.Lstat(filepath.Join(own, controlSocket)); err == nil {
 			err := l.apply(d.ctx)
 			if err == nil {
-				return nil
+				return offer(own, filepath.Join(d.dir, pipeDir))
 			}
 			if last != err.Error() {
 				last = err.Error()

@@ -38,6 +38,20 @@ func mounted(dir string) bool {
 	return unix.Lstat(dir, &here) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && here.Dev != above.Dev
 }
 
+// offer makes a daemon's socket for clients the only file of the directory that containers mount. The daemon's own
+// directory also has the socket over which root, in a container too, changes every limit and ends the daemon.
+func offer(daemon, clients string) error {
+	next := filepath.Join(clients, controlSocket+".next")
+	err := os.Link(filepath.Join(daemon, controlSocket), next)
+	if err == nil {
+		err = os.Rename(next, filepath.Join(clients, controlSocket))
+	}
+	if err != nil {
+		return fmt.Errorf("offer the MPS daemon to containers: %w", err)
+	}
+	return nil
+}
+
 // emptied empties a directory. The directory itself stays: containers have it mounted.
 func emptied(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -69,7 +83,7 @@ func removeDir(dir string) error {
 		}
 	}
 	// The note is last: with it the next supervisor continues.
-	for _, name := range []string{pipeDir, shmDir, logDir, noteFile + ".tmp", noteFile} {
+	for _, name := range []string{pipeDir, daemonDir, shmDir, logDir, noteFile + ".tmp", noteFile} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("remove the directory of an MPS daemon: %w", err)
 		}

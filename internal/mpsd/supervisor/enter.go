@@ -156,15 +156,15 @@ func clip(s string) string {
 
 type process struct {
 	cmd  *exec.Cmd
-	out  driverprogram.Output
+	out  *output
 	gone chan struct{}
 	err  error // Set before gone is closed.
 }
 
 // startProcess starts a command whose process leads its own group.
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, gone: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	p := &process{cmd: cmd, out: newOutput(), gone: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.out, p.out
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
@@ -189,15 +189,14 @@ func (p *process) cause() string {
 	return cmp.Or(text, "exited with no output")
 }
 
-// refusedOption reports that the process ended because it does not know one of its arguments.
-func (p *process) refusedOption() bool {
+// ended reports that the process is gone.
+func (p *process) ended() bool {
 	select {
 	case <-p.gone:
+		return true
 	default:
 		return false
 	}
-	text := strings.ToLower(p.out.String())
-	return strings.Contains(text, "usage") || strings.Contains(text, "option") || strings.Contains(text, "argument")
 }
 
 // kill ends the process and its group, and waits for the process.

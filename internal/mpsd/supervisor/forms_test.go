@@ -19,7 +19,7 @@ import (
 func TestNote_EarlierForms_AreRead(t *testing.T) {
 	want := formtest.Fill[note]()
 	dir := t.TempDir()
-	files := written(t, noteFile, want)
+	files := written(t, "1", noteFile, want)
 	for _, data := range files {
 		if err := os.WriteFile(filepath.Join(dir, noteFile), data, 0o600); err != nil {
 			t.Fatal(err)
@@ -36,18 +36,25 @@ func TestNote_EarlierForms_AreRead(t *testing.T) {
 // the supervisor.
 func TestProtocol_EarlierForms_AreRead(t *testing.T) {
 	request, list := formtest.Fill[mpsd.Daemon](), formtest.Fill[mpsd.List]()
-	requests, lists := written(t, "request.json", request), written(t, "list.json", list)
+	requests, lists := written(t, "1", "request.json", request), written(t, "2", "list.json", list)
 	for i := range requests {
-		var gotRequest mpsd.Daemon
-		var gotList mpsd.List
-		if err := json.Unmarshal(requests[i], &gotRequest); err != nil {
+		var got mpsd.Daemon
+		if err := json.Unmarshal(requests[i], &got); err != nil {
 			t.Error(err)
 		}
-		if err := json.Unmarshal(lists[i], &gotList); err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff(request, gotRequest) + cmp.Diff(list, gotList); diff != "" {
+		if diff := cmp.Diff(request, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	// Form 1 counts no faults.
+	for i, faults := range []int{0, 1} {
+		var got mpsd.List
+		if err := json.Unmarshal(lists[i], &got); err != nil {
+			t.Error(err)
+		}
+		list.Daemons[0].Faults = faults
+		if diff := cmp.Diff(list, got); diff != "" {
+			t.Errorf("form %d (-want +got):\n%s", i+1, diff)
 		}
 	}
 	formtest.Check[mpsd.Daemon](t, requests...)
@@ -55,11 +62,11 @@ func TestProtocol_EarlierForms_AreRead(t *testing.T) {
 }
 
 // written returns the goldens of a value that is written as JSON.
-func written(t *testing.T, name string, value any) [][]byte {
+func written(t *testing.T, newest, name string, value any) [][]byte {
 	t.Helper()
 	data, err := json.Marshal(value)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return formtest.Files(t, "1", name, append(data, '\n'))
+	return formtest.Files(t, newest, name, append(data, '\n'))
 }

@@ -147,6 +147,19 @@ func (l *limiter) servers(ctx context.Context) (pids []int, err error) {
 	return pids, nil
 }
 
+// faulty reports whether a server is in the state FAULT.
+func (l *limiter) faulty(ctx context.Context) (bool, error) {
+	servers, err := l.servers(ctx)
+	for _, pid := range servers {
+		status, statusErr := l.ask(ctx, "get_server_status "+strconv.Itoa(pid))
+		if strings.EqualFold(status, "FAULT") {
+			return true, nil
+		}
+		err = errors.Join(err, statusErr)
+	}
+	return false, err
+}
+
 // set sets the limits of a server, or the defaults, and reads them back, because the daemon accepts commands without
 // effect.
 func (l *limiter) set(ctx context.Context, server int) error {

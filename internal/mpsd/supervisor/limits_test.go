@@ -275,7 +275,7 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 	e.ensure(s, d)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		pid := e.ask(d, "get_server_list")
-		if pid != "" && strings.Contains(e.ask(d, "get_device_pinned_mem_limit "+pid+" 0"), "39936M") {
+		if pid != "" && strings.Contains(e.ask(d, "get_device_pinned_mem_limit "+pid+" 0"), "39G") {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -57,7 +57,7 @@ type Supervisor struct {
 	machine *host.Host // holds the directory's lock
 
 	// Tests shorten the time limits.
-	settleLimit, firstRecheck time.Duration
+	settleLimit, firstRecheck, faultPoll, faultLimit time.Duration
 
 	mu      sync.Mutex
 	daemons map[string]*daemon
@@ -84,7 +84,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("list the MPS daemons: %w", err)
 	}
 	s := &Supervisor{
-		o: o, machine: machine, settleLimit: settleLimit, firstRecheck: firstRecheck,
+		o: o, machine: machine, settleLimit: settleLimit, firstRecheck: firstRecheck, faultPoll: faultPoll, faultLimit: faultLimit,
 		daemons: map[string]*daemon{}, changed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -141,7 +141,7 @@ func (s *Supervisor) ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 	for {
 		s.mu.Lock()
 		status, changed := d.status, s.changed
-		ready, failed := d.applied >= generation && status.PID != 0, d.failures > failures
+		ready, failed := d.applied >= generation && status.PID != 0 && !d.faulty, d.failures > failures
 		s.mu.Unlock()
 		switch {
 		case ready:

@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,6 +165,11 @@ func (e *env) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
 	return mps.Connect(ctx, environ, inside)
+}
+
+// oldDriver makes the driver one whose MPS has files in /dev/shm.
+func (e *env) oldDriver() {
+	simtest.Change(e.t, engine.Open(e.root.Path, nil), func(s *engine.State) { s.Profile.Driver.Version = "570.172.08" })
 }
 
 func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
@@ -568,8 +574,123 @@ func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 	}
 }
 
+// TestEnsure_TenantsOfADaemon_CannotCommandIt looks from a container whose process is root on the node.
+func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	d := e.daemon(0)
+	status := e.ensure(s, d)
+	pipe := filepath.Join(e.o.Dir, d.Name, pipeDir)
+	for range 2 { // Also after the daemon has started again.
+		entries, err := os.ReadDir(pipe)
+		if err != nil || len(entries) != 1 || entries[0].Name() != mps.ControlSocket {
+			t.Fatalf("a container sees %v, %v, want the clients' socket alone", entries, err)
+		}
+		for _, command := range []string{"set_default_active_thread_percentage 3", "set_default_device_pinned_mem_limit 0 99G", "quit"} {
+			var out bytes.Buffer
+			mps.Run(nil, []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipe}, e.root.Path, strings.NewReader(command+"\n"), &out, &out)
+			if !strings.Contains(out.String(), "rivilege") {
+				t.Errorf("%s: %q", command, &out)
+			}
+		}
+		if c, err := e.client(d, ""); err != nil || c.LimitMiB != 10<<10 || c.Threads != 100 {
+			t.Errorf("%+v, %v", c, err)
+		} else {
+			_ = c.Close()
+		}
+		if err := syscall.Kill(status.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		e.until(s, d, func(now mpsd.Status) bool { return now.PID != 0 && now.PID != status.PID })
+		status = e.ensure(s, d)
+	}
+}
+
+// until waits for a status of a daemon.
+func (e *env) until(s *Supervisor, d mpsd.Daemon, is func(mpsd.Status) bool) mpsd.Status {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), time.Minute)
+	defer cancel()
+	for version := ""; ; {
+		list := s.list(ctx, version)
+		version = list.Version
+		for _, status := range list.Daemons {
+			if status.Name == d.Name && is(status) {
+				return status
+			}
+		}
+		if ctx.Err() != nil {
+			e.t.Fatalf("not within a minute: %+v", list)
+		}
+	}
+}
+
+func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
+	for name, c := range map[string]struct{ stays, hint bool }{"ends": {false, true}, "stays": {true, true}, "no hint": {false, false}} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			s := e.start()
+			s.faultLimit = 50 * time.Millisecond
+			if !c.stays {
+				s.faultLimit = time.Minute
+			}
+			if !c.hint {
+				s.faultPoll = 10 * time.Millisecond
+				e.quiet()
+			}
+			d := e.daemon(0)
+			before := e.ensure(s, d)
+			one, err := e.client(d, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer one.Close()
+			other, err := e.client(d, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			if err := one.Fault(); err == nil {
+				t.Error("a fault succeeds")
+			}
+			e.until(s, d, func(now mpsd.Status) bool { return now.Faults == 1 })
+			if c.stays {
+				// Its processes do not end: the daemon starts again.
+				after := e.until(s, d, func(now mpsd.Status) bool { return now.PID != 0 && now.PID != before.PID })
+				if after.Restarts != 1 {
+					t.Errorf("%+v", after)
+				}
+			} else {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				if _, err := s.ensure(ctx, d); err == nil || !strings.Contains(err.Error(), "FAULT") {
+					t.Errorf("a share starts beside processes that a fault ended: %v", err)
+				}
+				_, _ = one.Close(), other.Close()
+			}
+			if after := e.ensure(s, d); after.Faults != 1 || !c.stays && (after.PID != before.PID || after.Problem != "") {
+				t.Errorf("%+v", after)
+			}
+			again, err := e.client(d, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = again.Close()
+		})
+	}
+}
+
+// quiet makes the daemons print nothing of a fault.
+func (e *env) quiet() {
+	e.t.Helper()
+	if err := os.WriteFile(filepath.Join(e.root.Path, engine.Dir, "mps-fault"), []byte("quiet"), 0o644); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
 func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
 	e := newEnv(t)
+	e.oldDriver()
 	s := e.start()
 	full, fine := e.daemon(0), e.daemon(1)
 	e.ensure(s, full)

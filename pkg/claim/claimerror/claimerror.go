@@ -62,8 +62,8 @@ const (
 	RecordUnreadable Reason = "RecordUnreadable"
 	// Interrupted: the kubelet stopped waiting for the operation. It is retried; if it persists, read the plugin's log.
 	Interrupted Reason = "Interrupted"
-	// MPSDaemonDied: the MPS daemon of a shared device ended, and the supervisor restarts it. Restart the processes on the
-	// device.
+	// MPSDaemonDied: processes that share a device by MPS lost it, because its daemon ended or one of them failed. The
+	// supervisor restarts the daemon if needed. Restart the processes on the device.
 	MPSDaemonDied Reason = "MPSDaemonDied"
 	// NVLinkDown: NVLink no longer connects the GPUs of a claim's group. Run `nvidia-smi nvlink --status` on the node;
 	// delete the pod to run it elsewhere.

@@ -211,6 +211,7 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"ask an administrator to enable it, or name the strategy TimeSlicing in a GpuConfig")
 	}
+	d.Sharing.OwnSharedMemory = s.Daemon && sharing.AnonymousMemory(m.node.Snapshot.Driver.Version)
 	if s.Limits && d.Partial() {
 		d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = new(d.Share.UsableBytes), d.Share.Compute
 	}

@@ -199,7 +199,7 @@ type Step struct {
 }
 
 // Refreshed returns the plan of a prepared claim with the facts of a new plan that may differ: the UUID and the minor number
-// of the GPU at each address. All else is kept, because containers use it.
+// of the GPU at each address, and /dev/shm of an older driver. All else is kept, because containers use it.
 func (p Plan) Refreshed(now Plan) Plan {
 	p.Devices = slices.Clone(p.Devices)
 	for i := range p.Devices {
@@ -207,6 +207,7 @@ func (p Plan) Refreshed(now Plan) Plan {
 		at := slices.IndexFunc(now.Devices, func(n Device) bool { return n.PCIAddress == d.PCIAddress })
 		if at >= 0 {
 			d.UUID, d.Minor = now.Devices[at].UUID, now.Devices[at].Minor
+			d.Sharing.OwnSharedMemory = d.Sharing.OwnSharedMemory && now.Devices[at].Sharing.OwnSharedMemory
 		}
 	}
 	return p

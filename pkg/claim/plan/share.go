@@ -40,6 +40,8 @@ type Sharing struct {
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
 	// MultiUser says whether an MPS daemon must serve several users concurrently, or must not. Nil: if the driver can.
 	MultiUser *bool `json:"multiUser,omitempty"`
+	// OwnSharedMemory means that containers keep their own /dev/shm, because the driver's MPS has no files there.
+	OwnSharedMemory bool `json:"ownSharedMemory,omitempty"`
 }
 
 // Partial reports whether other claims can have the rest of the device.

@@ -133,8 +133,14 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 				Sharing Sharing
 				Steps   []string
 			}
-			if diff := cmp.Diff(got{c.share, c.sharing, c.steps}, got{p.Devices[0].Share, p.Devices[0].Sharing, steps}); diff != "" {
+			want := got{c.share, c.sharing, c.steps}
+			want.Sharing.OwnSharedMemory = c.sharing.Strategy == mps // The driver of the test's node is 580.
+			if diff := cmp.Diff(want, got{p.Devices[0].Share, p.Devices[0].Sharing, steps}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			n.Snapshot.Driver.Version = "570.172.08"
+			if p, err = Make(claim(c.configs, c.result), n); err != nil || p.Devices[0].Sharing.OwnSharedMemory {
+				t.Errorf("MPS of an older driver has files in /dev/shm, and the container keeps its own (%v)", err)
 			}
 		})
 	}
@@ -374,6 +380,16 @@ func TestUse_Excess_NamesTheOverdrawnCapacity(t *testing.T) {
 		v.Add(more)
 		if excess := v.Excess(s); !strings.Contains(excess, text) {
 			t.Errorf("%+v: %q, want %q in it", more, excess, text)
+		}
+	}
+}
+
+// TestRefreshed_OlderDriver_ContainersGetItsSharedMemory: the other way round, containers keep what they have mounted.
+func TestRefreshed_OlderDriver_ContainersGetItsSharedMemory(t *testing.T) {
+	of := func(own bool) Plan { return Plan{Devices: []Device{{Sharing: Sharing{OwnSharedMemory: own}}}} }
+	for _, c := range []struct{ before, now, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
+		if got := of(c.before).Refreshed(of(c.now)).Devices[0].Sharing.OwnSharedMemory; got != c.want {
+			t.Errorf("%t, and now %t: %t", c.before, c.now, got)
 		}
 	}
 }

@@ -5,6 +5,8 @@ package sharing
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -25,9 +27,9 @@ var strategies = []Strategy{
 		Name: v1beta1.StrategyMPS, Section: "mps", Isolation: "mps", Executor: MPSExecutor,
 		Daemon: true, Limits: true, Clients: clients,
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipe},
-		// A client connects to sockets and writes to FIFOs on a read-only mount too, but cannot replace them: the claims
-		// of a GPU share this directory.
-		Mounts: []Mount{{"pipe", containerPipe, "ro"}, {"shm", "/dev/shm", "rw"}},
+		// A client connects to the socket on a read-only mount too, but cannot replace it: the claims of a GPU share this
+		// directory (measured as root and as another user, driver 580.159.04).
+		Mounts: []Mount{{"pipe", containerPipe, "ro"}, {"shm", SharedMemory, "rw"}},
 	},
 	{
 		Name: v1beta1.StrategyTimeSlicing, Section: "timeSlicing", Isolation: "time-slicing", Executor: TimeSliceExecutor,
@@ -37,6 +39,17 @@ var strategies = []Strategy{
 
 // containerPipe is CUDA's default, so a process that lost its environment still finds the daemon.
 const containerPipe = "/tmp/nvidia-mps"
+
+// SharedMemory is where the daemons of older drivers have files for their clients.
+const SharedMemory = "/dev/shm"
+
+// AnonymousMemory reports whether MPS of a driver version, "580.126.09", has no files in /dev/shm: measured with
+// 580.159.04, whose server logs that its shared memory is anonymous. Then a container keeps its own /dev/shm.
+func AnonymousMemory(driver string) bool {
+	major, _, _ := strings.Cut(driver, ".")
+	n, err := strconv.Atoi(major)
+	return err == nil && n >= 580
+}
 
 // Strategy is a row. Only the executor of the strategy knows more of it.
 type Strategy struct {

@@ -27,7 +27,7 @@ type Claims interface {
 	executor.Locker
 }
 
-// Watcher reports restarts of daemons to their claims, and ends unneeded daemons.
+// Watcher reports restarts and faults of daemons to their claims, and ends unneeded daemons.
 type Watcher struct {
 	x       *Executor
 	claims  Claims
@@ -35,8 +35,8 @@ type Watcher struct {
 	version string
 	// checkLimit limits a scan's wait for the checks of compute modes, and for the end of each unneeded daemon.
 	checkLimit time.Duration
-	// restarts counts each daemon's restarts, by device name. It is nil before the first scan.
-	restarts map[string]int
+	// losses has each daemon's of the last scan, by device name. It is nil before the first scan.
+	losses map[string]losses
 
 	// ends are the ends of unneeded daemons, checks those of compute modes, by device name.
 	ends   host.Attempts[mpsd.Status]
@@ -101,7 +101,7 @@ func (w *Watcher) Scan(ctx context.Context) error {
 		}
 	}
 	w.version = list.Version
-	w.reportRestarts(list.Daemons, plans)
+	w.reportLosses(list.Daemons, plans)
 	unneeded := map[string]mpsd.Status{}
 	for _, s := range list.Daemons {
 		if len(clients(plans, s.Name)) == 0 && !incomplete {
@@ -126,27 +126,37 @@ func clients(plans []plan.Plan, device string) []plan.Claim {
 	return out
 }
 
-// reportRestarts reports to claims that their daemon ended since the last scan.
-func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
-	restarts := map[string]int{}
+// losses counts what ended the processes of a daemon.
+type losses struct{ restarts, faults int }
+
+// reportLosses reports to claims that their processes lost the device since the last scan.
+func (w *Watcher) reportLosses(daemons []mpsd.Status, plans []plan.Plan) {
+	now := map[string]losses{}
 	for _, s := range daemons {
-		restarts[s.Name] = s.Restarts
-		if w.restarts == nil || s.Restarts <= w.restarts[s.Name] {
-			continue // The first scan cannot know which claims a restart concerned.
+		now[s.Name] = losses{s.Restarts, s.Faults}
+		before := w.losses[s.Name]
+		var why string
+		switch {
+		case w.losses == nil: // The first scan cannot know which claims a loss concerned.
+			continue
+		case s.Restarts > before.restarts && s.Problem != "":
+			why = "its MPS daemon ended (" + s.Problem + "), and the supervisor restarts it; its processes lost the device"
+		case s.Restarts > before.restarts:
+			why = "its MPS daemon ended, and the supervisor restarts it; its processes lost the device"
+		case s.Faults > before.faults:
+			why = "an error of one of its processes, or the end of one while it computed, ended the work of all processes that share it by MPS"
+		default:
+			continue
 		}
 		for _, c := range clients(plans, s.Name) {
-			why := "its MPS daemon ended"
-			if s.Problem != "" {
-				why += " (" + s.Problem + ")"
-			}
 			w.reports.Report(&claimerror.Error{
 				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), UID: c.UID, Device: s.Name,
-				Cause:  errors.New(why + ", and the supervisor restarts it; its processes lost the device"),
+				Cause:  errors.New(why),
 				Remedy: "restart the processes that use it; see the log of the node's mps-supervisor pod",
 			})
 		}
 	}
-	w.restarts = restarts
+	w.losses = now
 }
 
 // endUnneeded ends a daemon without a record, as of a claim that was released while the supervisor was away.

@@ -165,6 +165,13 @@ func TestScan_DaemonRestarts_ReportsEachClaimOnce(t *testing.T) {
 	if !slices.Equal(reported, []string{"ns/a", "ns/b"}) {
 		t.Errorf("reported for %v, want a and b, once", reported)
 	}
+	e.reports = nil
+	e.supervisor.list.Daemons[0].Faults, e.supervisor.list.Daemons[0].Problem = 1, ""
+	e.mustScan(t)
+	e.mustScan(t)
+	if len(e.reports) != 2 || !strings.Contains(e.reports[0].Error(), "ended the work of all processes") {
+		t.Errorf("a fault of one process is reported as %v, want once to each claim of its device", e.reports)
+	}
 }
 
 func TestScan_UnneededDaemon_StopsIt(t *testing.T) {
