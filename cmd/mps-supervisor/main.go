@@ -59,7 +59,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return 1
 	}
 	s, err := supervisor.New(ctx, supervisor.Options{
-		Dir: c.MPSDir, Root: c.DriverRoot, DevRoot: c.DevRoot, ShmBytes: c.ShmBytes,
+		Dir: c.MPSDir, Root: c.DriverRoot, DevRoot: c.DevRoot, Shm: c.Shm,
 		BootID: strings.TrimSpace(string(boot)), Log: logger,
 	})
 	if err == nil {

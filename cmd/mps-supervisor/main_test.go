@@ -17,7 +17,7 @@ import (
 )
 
 func TestRun_InvalidCommandLine_ExitsWith2(t *testing.T) {
-	for _, args := range [][]string{{"--odd"}, {"word"}, {"--mps-dir=relative"}, {"--mps-shm-size=64M"}, {"--mps-shm-size=1Ki"}, {"--mps-shm-size=-1Mi"}} {
+	for _, args := range [][]string{{"--odd"}, {"word"}, {"--mps-dir=relative"}, {"--mps-shm-size=64M"}, {"--mps-shm-size=0%"}, {"--mps-shm-size=100%"}, {"--mps-shm-size=1Ki"}, {"--mps-shm-size=-1Mi"}} {
 		var out, errOut bytes.Buffer
 		if code := run(t.Context(), args, nil, &out, &errOut); code != 2 || errOut.Len() == 0 {
 			t.Errorf("%v: %d, %s", args, code, &errOut)

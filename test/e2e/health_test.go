@@ -18,9 +18,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -354,9 +356,22 @@ func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
 		}
 	}
 	waitEvent(ctx, t, namespace, stays.Name, "nvidia-smi -r")
-	now, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, stays.Name, metav1.GetOptions{})
-	if must(t, err); now.UID != stays.UID || now.DeletionTimestamp != nil {
-		t.Error("a pod of nvidia.com/gpu was evicted: docs/health.md says that Kubernetes does not")
+	server, err := cluster.Client.Discovery().ServerVersion()
+	must(t, err)
+	evicts := version.MustParseGeneric(server.GitVersion).AtLeast(version.MustParseGeneric("1.37.2"))
+	for {
+		now, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, stays.Name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			must(t, err)
+		}
+		switch gone := err != nil || now.UID != stays.UID || now.DeletionTimestamp != nil; {
+		case gone && !evicts:
+			t.Error("a pod of nvidia.com/gpu was evicted: docs/health.md says from which version on Kubernetes does")
+			return
+		case gone == evicts:
+			return
+		}
+		must(t, ctx.Err())
 	}
 }
 

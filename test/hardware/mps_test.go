@@ -64,7 +64,7 @@ func startMPS(t *testing.T, d mpsd.Daemon) *mps {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := supervisor.Options{Dir: dir, Root: *driverRoot, ShmBytes: 64 << 20, BootID: strings.TrimSpace(string(boot)), Log: log.New(os.Stdout, "supervisor: ", 0)}
+	o := supervisor.Options{Dir: dir, Root: *driverRoot, Shm: "64M", BootID: strings.TrimSpace(string(boot)), Log: log.New(os.Stdout, "supervisor: ", 0)}
 	if *devRoot != *driverRoot {
 		o.DevRoot = *devRoot
 	}

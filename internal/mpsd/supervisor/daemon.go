@@ -257,7 +257,7 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 			return err
 		}
 	}
-	return mountShm(filepath.Join(d.dir, shmDir), d.s.o.ShmBytes)
+	return mountShm(filepath.Join(d.dir, shmDir), d.s.o.Shm)
 }
 
 // recovered returns once no server of the daemon is in the state FAULT. A fault of one client ends the work of all, so

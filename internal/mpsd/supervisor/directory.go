@@ -22,11 +22,11 @@ import (
 )
 
 // mountShm mounts a separate /dev/shm of the configured size for the clients and the daemon.
-func mountShm(dir string, bytes uint64) error {
+func mountShm(dir, size string) error {
 	if mounted(dir) {
 		return nil
 	}
-	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, fmt.Sprintf("size=%d,mode=1777", bytes)); err != nil {
+	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size="+size+",mode=1777"); err != nil {
 		return fmt.Errorf("mount shared memory at %s: %w", dir, err)
 	}
 	return nil

@@ -38,8 +38,8 @@ type Options struct {
 	Dir string
 	// Root is the driver root as this process sees it. DevRoot holds dev/ if it is outside of Root.
 	Root, DevRoot string
-	// ShmBytes is the size of the shared memory of a device.
-	ShmBytes uint64
+	// Shm is the size of the shared memory of a device, in the form of tmpfs: bytes, or a percentage of the machine's memory.
+	Shm string
 	// BootID identifies this boot: processes of another boot do not run any more.
 	BootID string
 	Log    *log.Logger

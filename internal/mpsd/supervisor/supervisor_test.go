@@ -63,7 +63,7 @@ func newEnv(t *testing.T) *env {
 		}
 	})
 	return &env{t: t, root: root, o: Options{
-		Dir: filepath.Join(dir, "mps"), Root: root.Path, ShmBytes: 1 << 20, BootID: "boot-1", Log: log.New(io.Discard, "", 0),
+		Dir: filepath.Join(dir, "mps"), Root: root.Path, Shm: "1048576", BootID: "boot-1", Log: log.New(io.Discard, "", 0),
 	}}
 }
 
@@ -534,7 +534,7 @@ func TestRun_CallerWaited_PausesGrowAgain(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s := &Supervisor{
-			o:       Options{Dir: dir, Root: dir, ShmBytes: 1 << 20, BootID: "boot-1", Log: log.New(io.Discard, "", 0)},
+			o:       Options{Dir: dir, Root: dir, Shm: "1048576", BootID: "boot-1", Log: log.New(io.Discard, "", 0)},
 			daemons: map[string]*daemon{}, changed: make(chan struct{}),
 		}
 		s.ctx, s.cancel = context.WithCancelCause(t.Context())
