@@ -119,6 +119,14 @@ test-mutation: ## Break the code in known ways and check that a test catches eac
 test-hardware: ## Checks on the real GPUs of this machine, if it has any; changes no setting
 	@go -C test test -count=1 -v -tags hardware ./hardware
 
+.PHONY: hardware-bundle
+hardware-bundle: images cluster-build ## One archive that checks the driver on another machine's GPUs, without Go and network, into dist/
+	@hack/hardware-bundle.sh $(KUBERNETES) $(DIST)
+
+.PHONY: hardware
+hardware: hardware-bundle ## The same on this machine; facts into dist/hardware/
+	@hack/hardware-run.sh $(DIST)
+
 .PHONY: bench
 bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)

@@ -9,6 +9,7 @@ compute() {
   phase lint nice hack/lint.sh || rc=1
   phase unit nice hack/test-unit.sh "$2" || rc=1
   KUBERNETES=$1 phase scheduler nice go -C test test -count=1 -vet=off -timeout 10m -tags e2e ./scheduling || rc=1
+  phase bundle nice hack/test-bundle.sh "$1" dist || rc=1
   phase cluster nice go -C test/cluster test -count=1 -timeout 15m ./... || rc=1
   return $rc
 }

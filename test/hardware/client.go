@@ -199,6 +199,7 @@ func (c client) startWithin(t *testing.T, limit time.Duration, env ...string) (*
 			}
 		}
 	}()
+	atEnd(func() { _ = r.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		close(done)
 		_ = r.in.Close()

@@ -9,8 +9,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
+	"syscall"
 )
 
 // book collects what the tests saw of this machine, as facts with a name each.
@@ -20,6 +23,33 @@ type book struct {
 }
 
 var seen = &book{facts: map[string]any{}}
+
+// ends are called when the test is interrupted, because then no cleanup of a test runs.
+var ends struct {
+	mu  sync.Mutex
+	all []func()
+}
+
+func atEnd(end func()) {
+	ends.mu.Lock()
+	defer ends.mu.Unlock()
+	ends.all = append(ends.all, end)
+}
+
+// onSignal leaves no process, mount or directory behind after SIGINT or SIGTERM.
+func onSignal() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		s := <-signals
+		fmt.Println("interrupted by", s)
+		ends.mu.Lock()
+		for _, end := range slices.Backward(ends.all) {
+			end()
+		}
+		os.Exit(130)
+	}()
+}
 
 // note prints a fact and keeps it.
 func note(name string, value any) {

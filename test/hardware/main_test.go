@@ -24,7 +24,15 @@ func TestMain(m *testing.M) {
 	case text != "":
 		err = serveClient(text)
 	default:
+		onSignal()
+		before := readSettings()
 		code := m.Run()
+		if after := readSettings(); after != before {
+			fmt.Fprintf(os.Stderr, "the settings of the GPUs were\n%s\nand are\n%s\n", before, after)
+			code = 1
+		} else if before != "" {
+			note("settings", before)
+		}
 		if *out != "" {
 			if err := seen.write(*out); err != nil {
 				fmt.Fprintln(os.Stderr, err)

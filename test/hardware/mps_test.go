@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -75,7 +76,7 @@ func startMPS(t *testing.T, d mpsd.Daemon) *mps {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- m.supervisor.Serve(ctx) }()
-	t.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		_ = m.client.Stop(context.Background(), m.want.Name)
 		cancel()
 		<-served
@@ -86,6 +87,8 @@ func startMPS(t *testing.T, d mpsd.Daemon) *mps {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(end)
+	atEnd(end)
 	for {
 		if _, err := os.Lstat(filepath.Join(dir, mpsd.SocketName)); err == nil {
 			break
@@ -109,7 +112,9 @@ func (m *mps) ensure() mpsd.Status {
 	return status
 }
 
+// pipe is the directory that containers mount, own the daemon's.
 func (m *mps) pipe() string { return filepath.Join(m.dir, m.want.Name, "pipe") }
+func (m *mps) own() string  { return filepath.Join(m.dir, m.want.Name, "daemon") }
 func (m *mps) shm() string  { return filepath.Join(m.dir, m.want.Name, "shm") }
 
 // logs prints the daemon's logs.
@@ -148,7 +153,7 @@ func (m *mps) env(more ...string) []string {
 
 // ask sends commands to the daemon as root on the node.
 func (m *mps) ask(commands string) string {
-	out, err := client{}.program(commands+"\n", []string{mpsControl}, "CUDA_MPS_PIPE_DIRECTORY="+m.pipe())
+	out, err := client{}.program(commands+"\n", []string{mpsControl}, "CUDA_MPS_PIPE_DIRECTORY="+m.own())
 	if err != nil {
 		return strings.TrimSpace(fmt.Sprintf("%v: %s", err, out))
 	}
@@ -168,13 +173,15 @@ func TestMPS_ClientsOfContainers_Connect(t *testing.T) {
 				name := fmt.Sprintf("mps.client.uid%d.pipe-%s.shm-%s", uid, map[bool]string{true: "ro", false: "rw"}[readOnly], map[bool]string{true: "own", false: "daemon"}[own])
 				_, a := m.mounted(uid, readOnly, own).start(t, m.env()...)
 				note(name, outcome(a.err()))
-				if a.err() == nil {
-					note(name+".millis", a.Millis)
+				if a.err() != nil {
+					t.Errorf("%s: %v", name, a.err())
+					continue
 				}
+				note(name+".millis", a.Millis)
 			}
 		}
 	}
-	for _, dir := range []string{m.pipe(), m.shm(), filepath.Join(m.dir, m.want.Name, "log")} {
+	for _, dir := range []string{m.pipe(), m.own(), m.shm(), filepath.Join(m.dir, m.want.Name, "log")} {
 		var list []string
 		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if info, err := d.Info(); err == nil {
@@ -210,20 +217,24 @@ func TestMPS_Limits_BindClients(t *testing.T) {
 		return
 	}
 	const most = 8 << 10
+	_, whole := client{}.start(t, "CUDA_MPS_PIPE_DIRECTORY=/nowhere")
+	note("mps.limit.none", whole)
 	for _, c := range []struct {
 		name string
 		env  []string
+		mib  int64
+		sms  int // percent
 	}{
-		{"daemon-4G-50", nil},
-		{"own-2G-25", []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
-		{"own-6G-75", []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=75"}},
+		{"daemon-4G-50", nil, 4 << 10, 50},
+		{"own-2G-25", []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}, 2 << 10, 25},
+		{"own-6G-75", []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=75"}, 4 << 10, 50},
 	} {
 		full := m.mounted(1000, true, false)
 		full.MiB = most
 		r, a := full.start(t, m.env(c.env...)...)
 		note("mps.limit."+c.name, a)
-		if a.err() == nil && a.MiB > 4<<10 {
-			t.Errorf("%s: a process has %d MiB, more than the daemon's 4 GiB", c.name, a.MiB)
+		if a.err() != nil || a.MiB > c.mib || a.Multiprocessors > whole.Multiprocessors*c.sms/100 {
+			t.Errorf("%s: %v, %d MiB, %d SMs, want at most %d MiB and %d %% of the SMs", c.name, a.err(), a.MiB, a.Multiprocessors, c.mib, c.sms)
 		}
 		// A second process of the same share, while the first keeps its memory.
 		_, second := full.start(t, m.env(c.env...)...)
@@ -256,7 +267,7 @@ func TestMPS_Commands_Texts(t *testing.T) {
 		"set_device_pinned_mem_limit " + server + " 0 8192M\nget_device_pinned_mem_limit " + server + " 0", "set_active_thread_percentage " + server + " 40\nget_active_thread_percentage " + server,
 		"nonsense", "terminate_client 1 1", "ps", "lspart", "help", "",
 	} {
-		out, err := client{}.program(command+"\n", []string{mpsControl}, "CUDA_MPS_PIPE_DIRECTORY="+m.pipe())
+		out, err := client{}.program(command+"\n", []string{mpsControl}, "CUDA_MPS_PIPE_DIRECTORY="+m.own())
 		note("mps.commands."+named(command, server), fmt.Sprintf("%s | %s", outcome(err), out))
 	}
 	out, err := client{}.program("get_server_list\n", []string{mpsControl}, "CUDA_MPS_PIPE_DIRECTORY=/nowhere")
@@ -394,11 +405,21 @@ func TestMPS_ClientsFault_OthersFate(t *testing.T) {
 	note("mps.fault.faulty.new-client-after", outcome(a.err()))
 	note("mps.fault.faulty.new-client-after.millis", time.Since(began).Milliseconds())
 	note("mps.fault.faulty.servers-after", m.ask("get_server_list"))
+	began = time.Now()
+	status := m.ensure() // It returns once the server serves again.
+	note("mps.fault.ensure.millis", time.Since(began).Milliseconds())
+	note("mps.fault.ensure.faults", status.Faults)
+	note("mps.fault.ensure.restarts", status.Restarts)
+	if status.Faults == 0 {
+		t.Error("the supervisor did not see a fault")
+	}
+	if _, a = c.start(t, m.env()...); a.err() != nil {
+		t.Errorf("a client after the fault: %v", a.err())
+	}
 	m.logs()
 }
 
-// TestMPS_TenantCommands_Effect sends the daemon's commands from where a tenant is. The last one ends the daemon if the
-// tenant may.
+// TestMPS_TenantCommands_Effect sends the daemon's commands from where a tenant is.
 func TestMPS_TenantCommands_Effect(t *testing.T) {
 	for _, uid := range []int{1000, 0} {
 		for _, readOnly := range []bool{true, false} {
@@ -419,9 +440,12 @@ func TestMPS_TenantCommands_Effect(t *testing.T) {
 				out, err := c.program(command+"\n", []string{mpsControl}, m.env()...)
 				note(where+named(command, server), fmt.Sprintf("%s | %s", outcome(err), out))
 			}
-			note(where+"threads-then", m.ask("get_default_active_thread_percentage"))
-			time.Sleep(2 * time.Second)
+			threads := m.ask("get_default_active_thread_percentage")
+			note(where+"threads-then", threads)
 			note(where+"daemon-then", alive(daemon))
+			if now := m.ensure(); threads != "100.0" || now.PID != daemon {
+				t.Errorf("user %d changed the limit of the SMs to %q, or ended the daemon (process %d, then %d)", uid, threads, daemon, now.PID)
+			}
 			if !readOnly {
 				out, err := c.program("", []string{"sh", "-c", "rm -f " + m.inside() + "/control; ls -la " + m.inside()})
 				note(where+"remove", fmt.Sprintf("%s | %s", outcome(err), out))
@@ -436,6 +460,7 @@ func TestMPS_PipesFiles_Needed(t *testing.T) {
 	if m == nil {
 		return
 	}
+	// The supervisor's directory for clients has the first of these.
 	for n, files := range []map[string]string{
 		{"control": "control"},
 		{"control": "control", "log": "log"},
@@ -448,7 +473,7 @@ func TestMPS_PipesFiles_Needed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for as, name := range files {
-			if err := os.Link(filepath.Join(m.pipe(), name), filepath.Join(dir, as)); err != nil {
+			if err := os.Link(filepath.Join(m.own(), name), filepath.Join(dir, as)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -75,6 +75,7 @@ func startDaemon(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.kill)
+	atEnd(d.kill)
 	for range 500 {
 		if _, err := os.Lstat(filepath.Join(dir, "control_privileged")); err == nil && d.ask("get_server_list") == "" {
 			return d
@@ -278,6 +279,46 @@ func TestRawMPS_QuitWithClients_Times(t *testing.T) {
 	note("raw.quit.gone-millis", time.Since(began).Milliseconds())
 	note("raw.quit.client", outcome(r.next(5*time.Second).err()))
 	d.notes("raw.quit")
+}
+
+// TestRawMPS_ServerWithoutClients_HoldsTheGPU notes whether a server keeps its context while it has no client, which keeps
+// processes without the daemon off a GPU of the mode EXCLUSIVE_PROCESS.
+func TestRawMPS_ServerWithoutClients_HoldsTheGPU(t *testing.T) {
+	d := startDaemon(t)
+	if d == nil {
+		return
+	}
+	lib, _, _ := machine(t)
+	session, err := lib.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	gpu, err := session.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders := func(name string) {
+		all, err := gpu.ProcessMemory()
+		note("raw.idle-server."+name, strings.ReplaceAll(fmt.Sprintf("%+v, %s", all, outcome(err)), "PID:"+d.ask("get_server_list")+" ", "PID:SERVER "))
+	}
+	holders("before")
+	began := time.Now()
+	note("raw.idle-server.start", d.ask("start_server -uid 0"))
+	for d.ask("get_server_list") == "" && time.Since(began) < 10*time.Second {
+		time.Sleep(5 * time.Millisecond)
+	}
+	note("raw.idle-server.start-millis", time.Since(began).Milliseconds())
+	holders("started")
+	r, a := client{UID: 1000}.start(t, d.env())
+	note("raw.idle-server.client", a)
+	holders("with-client")
+	_ = r.in.Close()
+	for d.ask("get_client_list "+d.ask("get_server_list")) != "" && time.Since(began) < 20*time.Second {
+		time.Sleep(5 * time.Millisecond)
+	}
+	holders("after-client")
+	d.notes("raw.idle-server")
 }
 
 func TestRawMPS_LimitForms_Texts(t *testing.T) {
