@@ -63,6 +63,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 		AllowReset: n.AllowReset, AdoptExternal: n.AdoptExternalMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
 	})
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
+	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
 	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config)}
 	driverRoot := driverroot.New(driverroot.Options{

@@ -13,7 +13,7 @@ import (
 )
 
 // command carries out one line of the control program, as driver 580.159.04 does: the answers, also refusals, are texts,
-// and the program succeeds. Everybody may read. Root may also end clients. Only the privileged socket takes the rest.
+// and the program succeeds. Everybody may read. Root may also end clients and limit a server. Only the privileged socket takes the rest.
 func (d *daemon) command(line string, uid uint32, privileged bool) (string, error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
@@ -27,7 +27,7 @@ func (d *daemon) command(line string, uid uint32, privileged bool) (string, erro
 	}
 	switch owner := uid == 0 || uid == uint32(os.Getuid()); {
 	case privileged || strings.HasPrefix(name, "get_") || name == "ps":
-	case owner && slices.Contains([]string{"terminate_client", "start_server", "shutdown_server"}, name):
+	case owner && slices.Contains(ownersCommands, name):
 	case name == "quit":
 		return "Not enough privilege to execute quit command\n", nil
 	default:
@@ -39,6 +39,9 @@ func (d *daemon) command(line string, uid uint32, privileged bool) (string, erro
 	}
 	return out, nil
 }
+
+// ownersCommands are what root may do over the socket for clients.
+var ownersCommands = []string{"terminate_client", "start_server", "shutdown_server", "set_active_thread_percentage", "set_device_pinned_mem_limit"}
 
 func unknown(line string) string { return fmt.Sprintf("Unknown command %q\n", line) }
 

@@ -397,7 +397,7 @@ func TestMPS_ClientsFault_OthersFate(t *testing.T) {
 	_, a = c.startWithin(t, 5*time.Second, m.env()...)
 	note("mps.fault.faulty.new-client-while-others-live", outcome(a.err()))
 	note("mps.fault.faulty.status-with-new", m.ask("get_server_list")+": "+m.ask("get_server_status "+server))
-	for _, r := range []*running{bystander, faulty} {
+	for _, r := range []*running{bystander, faulty, killed} {
 		_ = r.cmd.Process.Kill()
 	}
 	began := time.Now()

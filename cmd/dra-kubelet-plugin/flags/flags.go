@@ -57,6 +57,7 @@ type Config struct {
 	migDevices, monitorDevices bool
 	DeviceMetadata             bool
 	AdoptExternalMIG           bool
+	KeepComputeMode            bool
 	MIGModeIdle                time.Duration
 
 	MPSDir, SharingConfig, DemandConfigMap string
@@ -140,6 +141,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.AdoptExternalMIG, "adopt-external-mig", false,
 		"Destroy external MIG partitions and switch MIG off if a claim needs their place. If false, partitions "+
 			"and modes that no claim owns stay, and the partitions are published.")
+	fs.BoolVar(&c.KeepComputeMode, "mps-keep-compute-mode", false,
+		"Leave the compute mode of GPUs that claims share by MPS as it is. Then a process that ignores the daemon can use "+
+			"the whole GPU.")
 	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
 		"Idle time after which the driver switches MIG off on a GPU where it had switched MIG on. 0: only when a "+
 			"claim needs the whole GPU.")

@@ -101,8 +101,9 @@ func (d *daemon) run() {
 			if ended || err == nil {
 				return // Another device or another mode: restart at once.
 			}
-			d.failures++
-			d.status.Problem = err.Error()
+			if d.status.Problem = err.Error(); !errors.Is(err, errFault) {
+				d.failures++ // After a fault a caller waits for the next daemon.
+			}
 			if ready {
 				d.status.Restarts++
 			}
@@ -195,7 +196,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 				d.quit(want, p)
 				return true, err
 			}
-			continue
+			// Root in a container can change the limits of a server, and no others.
+			clear(l.met)
 		case <-recheck:
 			pause, recheck = 2*pause, nil
 		case <-d.wakeup:
@@ -277,10 +279,10 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 		}
 		if first {
 			d.update(func() {
-				d.faulty, d.status.Problem = true, faultProblem
+				d.faulty, d.status.Problem = true, errFault.Error()
 				d.status.Faults++
 			})
-			d.logf("%s", faultProblem)
+			d.logf("%v", errFault)
 		}
 		select {
 		case <-p.gone:
@@ -288,14 +290,14 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 		case <-d.ctx.Done():
 			return nil
 		case <-limit.C:
-			return fmt.Errorf("%s, and they did not end within %s", faultProblem, d.s.faultLimit)
+			return fmt.Errorf("%w, and they did not end within %s", errFault, d.s.faultLimit)
 		case <-time.After(faultPause):
 		}
 	}
 }
 
-// faultProblem is the problem of a daemon whose server is in the state FAULT.
-const faultProblem = "its server is in the state FAULT: an error of one process, or its end while it computed, ended the work of all processes on the device, and no process can start before all of them have ended"
+// errFault is the problem of a daemon whose server is in the state FAULT.
+var errFault = errors.New("its server is in the state FAULT: an error of one process, or its end while it computed, ended the work of all processes on the device, and no process can start before all of them have ended")
 
 // start starts the daemon and returns once it serves within its limits. ended reports that it ended by itself.
 func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ended bool, err error) {

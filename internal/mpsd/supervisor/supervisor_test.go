@@ -606,6 +606,32 @@ func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
 	}
 }
 
+// TestRunOnce_TenantChangesServersLimits_SetAgain: over the clients' socket root can change the limits of a running server.
+func TestRunOnce_TenantChangesServersLimits_SetAgain(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	s.faultPoll = 10 * time.Millisecond
+	d := e.daemon(0)
+	e.ensure(s, d)
+	c, err := e.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pid := e.ask(d, "get_server_list")
+	var out bytes.Buffer
+	mps.Run(nil, []string{"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(e.o.Dir, d.Name, pipeDir)}, e.root.Path,
+		strings.NewReader("set_device_pinned_mem_limit "+pid+" 0 79G\nset_active_thread_percentage "+pid+" 1\n"), &out, &out)
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if e.ask(d, "get_device_pinned_mem_limit "+pid+" 0") == "10G" && e.ask(d, "get_active_thread_percentage "+pid) == "100.0" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the tenant's limits stay (%q)", &out)
+		}
+	}
+}
+
 // until waits for a status of a daemon.
 func (e *env) until(s *Supervisor, d mpsd.Daemon, is func(mpsd.Status) bool) mpsd.Status {
 	e.t.Helper()
@@ -655,7 +681,8 @@ func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
 			}
 			e.until(s, d, func(now mpsd.Status) bool { return now.Faults == 1 })
 			if c.stays {
-				// Its processes do not end: the daemon starts again.
+				// Its processes do not end: the daemon starts again, and a caller waits for that.
+				e.ensure(s, d)
 				after := e.until(s, d, func(now mpsd.Status) bool { return now.PID != 0 && now.PID != before.PID })
 				if after.Restarts != 1 {
 					t.Errorf("%+v", after)

@@ -96,6 +96,8 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_EXTERNAL_MIG
   value: {{ $plugin.mig.adoptExternal | quote }}
+- name: MPS_KEEP_COMPUTE_MODE
+  value: {{ .Values.mps.keepComputeMode | default false | quote }}
 - name: MIG_MODE_IDLE
   value: {{ $plugin.mig.modeIdle | quote }}
 {{- if include "gpu-dra-driver.mps" . }}

@@ -35,6 +35,8 @@ type Executor struct {
 	// StartLimit and StopLimit limit a claim's wait for the supervisor to start and end a daemon. Both are well below the
 	// kubelet's 45 s.
 	StartLimit, StopLimit time.Duration
+	// KeepMode leaves the compute modes as they are. Then a process can use a shared GPU without the daemon.
+	KeepMode bool
 
 	host     *host.Host
 	sessions *sessionpool.Pool
@@ -104,7 +106,7 @@ func (x *Executor) runs(ctx context.Context, device string) bool {
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	var err error
-	if exclusive(d) {
+	if x.exclusive(d) {
 		err = x.setExclusive(d)
 	}
 	if err == nil {
@@ -208,7 +210,7 @@ func (x *Executor) stop(ctx context.Context, device string) error {
 // Settle implements devicestate.Options.Settle: it restores the compute mode of a GPU that gets a claim without MPS.
 // Without a record of the mode it only reads one file.
 func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
-	if exclusive(*d) {
+	if x.exclusive(*d) {
 		return nil
 	}
 	return failure(ctx, "prepare", *d, x.restore(*d))
@@ -220,7 +222,7 @@ func (x *Executor) Setting() executor.Setting {
 }
 
 // NeededBy implements executor.Restorer.
-func (x *Executor) NeededBy(d plan.Device) bool { return exclusive(d) }
+func (x *Executor) NeededBy(d plan.Device) bool { return x.exclusive(d) }
 
 // Restore implements executor.Restorer.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
@@ -233,7 +235,9 @@ func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 func uses(d plan.Device) bool { return d.Sharing.Strategy == v1beta1.StrategyMPS }
 
 // exclusive reports whether a claim's device needs a GPU that only the daemon reaches.
-func exclusive(d plan.Device) bool { return d.Kind == gpu.KindGPU && uses(d) }
+func (x *Executor) exclusive(d plan.Device) bool {
+	return !x.KeepMode && d.Kind == gpu.KindGPU && uses(d)
+}
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
 	remedy := "the operation is retried; if it persists, see the log of the node's mps-supervisor pod"

@@ -72,6 +72,25 @@ func TestRevert_SupervisorAway_LeavesModeToItsSetting(t *testing.T) {
 	}
 }
 
+func TestApply_KeepMode_ModeStays(t *testing.T) {
+	for keep, want := range map[bool]nvml.ComputeMode{false: nvml.ComputeExclusiveProcess, true: nvml.ComputeDefault} {
+		e := newEnv(t)
+		e.KeepMode = keep
+		p := e.share(t, 0, "a")
+		e.plans = []plan.Plan{p}
+		if err := e.Apply(t.Context(), plan.Work{Step: plan.Step{PCIAddress: p.Devices[0].PCIAddress}, Devices: p.Devices}); err != nil {
+			t.Fatal(err)
+		}
+		e.mustScan(t)
+		if s, err := e.machine.State(); err != nil || s.GPUs[0].ComputeMode != int(want) {
+			t.Errorf("keep %t: compute mode %d, %v, want %v", keep, s.GPUs[0].ComputeMode, err, want)
+		}
+		if e.Setting().NeededBy(p.Devices[0]) == keep {
+			t.Errorf("keep %t: the mode is needed, or the other way round", keep)
+		}
+	}
+}
+
 func TestAdmit_OwnDaemonOnGPU_Succeeds(t *testing.T) {
 	e := newEnv(t)
 	p := e.share(t, 0, "a")

@@ -192,7 +192,7 @@ func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	checks := map[string]check{}
 	for _, p := range plans {
 		for _, d := range p.Devices {
-			if _, seen := checks[d.Name]; !seen && exclusive(d) {
+			if _, seen := checks[d.Name]; !seen && w.x.exclusive(d) {
 				checks[d.Name] = check{d, p.Claim}
 			}
 		}
