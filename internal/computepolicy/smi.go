@@ -49,8 +49,9 @@ func (s SMI) Reset(ctx context.Context, address string) error {
 	return err
 }
 
-// row matches the table line with the time slice.
-var row = regexp.MustCompile(`(?im)^.*\btimeslice\b[^A-Za-z\n]*([A-Za-z]+)`)
+// row matches the table's line of a GPU, such as `|   0   Timeslice       Default       |`. Messages with the words of
+// options are not rows.
+var row = regexp.MustCompile(`(?im)^[|\s]*[0-9]+[|\s]+timeslice[|\s]+([A-Za-z]+)[|\s]*$`)
 
 func parse(out string) (int, error) {
 	if m := row.FindStringSubmatch(out); m != nil {
