@@ -27,8 +27,9 @@ const (
 	EventSingleBitECC = 0x1
 	EventDoubleBitECC = 0x2
 	EventXID          = 0x8
-	// EventsSupported lists the events of a data-centre board: ECC errors, P-state, critical XID, clock.
-	EventsSupported = 0x1f
+	// EventsSupported lists the events of a data-centre board, as an H200 with driver 580 has them. The simulator raises only
+	// those above.
+	EventsSupported = 0xff9f
 )
 
 // Event is an event of a GPU, which each registered event set of each process receives once.

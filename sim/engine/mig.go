@@ -82,13 +82,13 @@ func (s *State) ResetGPU(g *GPU) nvml.Code {
 	return 0
 }
 
-// RemainingInstances returns the number of GPU instances of a profile that still fit on the GPU.
+// RemainingInstances returns the number of GPU instances of a profile that still fit on the GPU, in any MIG mode.
 func (s *State) RemainingInstances(g *GPU, profileID int) (int, nvml.Code) {
 	p, ok := s.Profile.Board.MIG.Profile(profileID)
 	if !ok {
 		return 0, nvml.InvalidArgument
 	}
-	try := &GPU{MIGEnabled: g.MIGEnabled, Instances: slices.Clone(g.Instances)}
+	try := &GPU{MIGEnabled: true, Instances: slices.Clone(g.Instances)}
 	n := 0
 	for _, start := range p.Starts {
 		if _, code := s.CreateInstance(try, profileID, start); code == 0 {

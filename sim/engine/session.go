@@ -5,7 +5,9 @@ package engine
 
 import (
 	"errors"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,6 +103,19 @@ func (s *Session) Find(query string, match func(*GPU) bool) (int, nvml.Code) {
 	}
 	return 0, nvml.NotFound
 }
+
+// FindAt returns the slot of the session's GPU at a PCI address. A GPU is function 0 of its device: NVML takes another
+// function for a wrong argument.
+func (s *Session) FindAt(query, address string) (int, nvml.Code) {
+	m := addressForm.FindStringSubmatch(address)
+	if m == nil || strings.Trim(m[1], "0") != "" {
+		return 0, nvml.InvalidArgument
+	}
+	return s.Find(query, func(g *GPU) bool { return g.At(address) })
+}
+
+// addressForm matches an address with or without domain.
+var addressForm = regexp.MustCompile(`^(?:[0-9A-Fa-f]{1,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}(?:\.([0-9A-Fa-f]))?$`)
 
 // Query starts a query of the GPU in a slot.
 func (s *Session) Query(query string, slot int) (View, nvml.Code) {

@@ -18,12 +18,20 @@ import (
 const (
 	fieldECCCurrent        = 1
 	fieldECCPending        = 2
+	fieldCorrectableAll    = 5 // since the board was made
+	fieldUncorrectableAll  = 6
+	fieldViolationFirst    = 74 // times of low clocks, by reason
+	fieldViolationThermal  = 75
+	fieldViolationClocks   = 80
+	fieldViolationLast     = 81
 	fieldMemoryTemperature = 82
 	fieldTotalEnergy       = 83
 	fieldNVLinkCount       = 91
 	fieldPCIeReplays       = 94
+	fieldPCIeRollovers     = 95
 	fieldRemoteLink        = 146
 	fieldSwitchLinks       = 147
+	fieldPCIeRecoveries    = 169
 	fieldPCIeFirst         = 173 // counters of PCIe errors
 	fieldPCIeLast          = 183
 	fieldResetFreeMIG      = 184
@@ -37,12 +45,14 @@ const (
 	fieldPowerRequested    = 192
 	fieldPCIeSent          = 197
 	fieldPCIeReceived      = 198
+	fieldMIGQueries        = 199
 	fieldReset             = 226
 	fieldDrainReset        = 227
 	fieldSoftwareThermal   = 269
 	fieldHardwareThermal   = 270
 	fieldPowerBrake        = 271
 
+	valueDouble    = 0
 	valueUint      = 1
 	valueULongLong = 3
 )
@@ -69,20 +79,30 @@ func fieldOf(v engine.View, id, scope uint32, now time.Time) (value uint64, kind
 	// Times are in nanoseconds.
 	elapsed := func(ms uint64) (uint64, int, nvml.Code) { return ms * 1_000_000, valueULongLong, 0 }
 	switch {
+	case unknownField(id):
+		return 0, 0, nvml.InvalidArgument
 	case id == fieldECCCurrent || id == fieldECCPending:
-		return number(flag(b.ECC))
+		return uint64(flag(b.ECC)), valueULongLong, 0
 	case id == fieldMemoryTemperature && b.MemoryIdleTemp > 0:
 		return number(b.MemoryIdleTemp)
 	case id == fieldTotalEnergy || id == fieldEnergy:
 		return m.EnergyMJ, valueULongLong, 0
-	case id == fieldNVLinkCount:
+	case id == fieldNVLinkCount && b.NVLinks > 0:
 		return number(b.NVLinks)
-	case id == fieldPCIeReplays || id >= fieldPCIeFirst && id <= fieldPCIeLast:
+	case id == fieldPCIeReplays || id == fieldPCIeRollovers || id == fieldPCIeRecoveries || id >= fieldPCIeFirst && id <= fieldPCIeLast:
 		return number(0)
-	case id == fieldPCIeSent:
-		return v.TrafficAt(now).PCIeSent, valueULongLong, 0
+	case id == fieldPCIeSent: // These two have 32 bits, and wrap.
+		return uint64(uint32(v.TrafficAt(now).PCIeSent)), valueUint, 0
 	case id == fieldPCIeReceived:
-		return v.TrafficAt(now).PCIeReceived, valueULongLong, 0
+		return uint64(uint32(v.TrafficAt(now).PCIeReceived)), valueUint, 0
+	case id == fieldViolationThermal:
+		return elapsed(m.SoftwareThermalMS + m.HardwareThermalMS)
+	case id == fieldViolationClocks || id == fieldViolationLast:
+		return elapsed(m.SoftwareThermalMS + m.HardwareThermalMS + m.PowerBrakeMS)
+	case id >= fieldViolationFirst && id <= fieldViolationLast:
+		return elapsed(0)
+	case id == fieldMIGQueries:
+		return number(flag(b.MIGCapable))
 	case id == fieldResetFreeMIG:
 		return number(flag(b.MIG != nil && b.MIG.ResetFree))
 	case id == fieldPowerAverage || id == fieldPowerInstant:
@@ -103,10 +123,15 @@ func fieldOf(v engine.View, id, scope uint32, now time.Time) (value uint64, kind
 		return elapsed(m.HardwareThermalMS)
 	case id == fieldPowerBrake:
 		return elapsed(m.PowerBrakeMS)
-	case id == engine.FieldCorrectable || id == engine.FieldUncorrectable:
+	case id == fieldCorrectableAll || id == fieldUncorrectableAll:
+		value, code = v.HealthField(id - fieldCorrectableAll + engine.FieldCorrectable)
+		return value, valueULongLong, code
+	case id == engine.FieldCorrectable || id == engine.FieldUncorrectable || id >= engine.FieldRemappedCor && id <= engine.FieldRemapFailed:
 		value, code = v.HealthField(id)
 		return value, valueULongLong, code
-	case id == fieldSwitchLinks && b.NVLinks > 0:
+	case id == fieldSwitchLinks && b.NVLinks == 0:
+		return 0, valueDouble, 0 // The driver leaves the value as it is.
+	case id == fieldSwitchLinks:
 		return number(b.NVLinks * flag(len(v.Profile.Wires) == 0))
 	}
 	if value, kind, code := linkField(v, id, scope, now); code != nvml.NotFound {
@@ -114,6 +139,12 @@ func fieldOf(v engine.View, id, scope uint32, now time.Time) (value uint64, kind
 	}
 	value, code = v.HealthField(id)
 	return value, valueUint, code
+}
+
+// unknownField reports that a driver of branch 580 does not know the field: newer headers have it.
+func unknownField(id uint32) bool {
+	const edppMultiplier, rawErrors, rawBER, last = 274, 289, 293, 295
+	return id == edppMultiplier || id >= rawErrors && id <= rawBER || id > last
 }
 
 // isLinkCounter reports whether the field is a counter of a link, and of errors. NVLink 5 has other ones than earlier

@@ -18,6 +18,13 @@ import (
 // enumeration.
 const lastGPUProfile = 17
 
+// listsInstances reports whether queries of GPU instances answer in any MIG mode. NVML's field for that is
+// IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE, which an H200 has. The simulator's older boards refuse them with the mode off.
+func listsInstances(v engine.View) bool {
+	const hopper = 9
+	return v.MIGEnabled || v.Board.MIGCapable && v.Board.Architecture >= hopper
+}
+
 func gpuProfileByIndex(v engine.View, index C.u32) (profiles.GPUInstanceProfile, nvml.Code) {
 	if !v.Board.MIGCapable {
 		return profiles.GPUInstanceProfile{}, nvml.NotSupported
@@ -134,7 +141,7 @@ func nvmlDeviceGetGpuInstancePossiblePlacements_v2(dev C.handle, id C.u32, to *C
 //export nvmlDeviceGetGpuInstanceRemainingCapacity
 func nvmlDeviceGetGpuInstanceRemainingCapacity(dev C.handle, id C.u32, count *C.u32) C.u32 {
 	return device("nvmlDeviceGetGpuInstanceRemainingCapacity", dev, count != nil, func(v engine.View) nvml.Code {
-		if !v.MIGEnabled {
+		if !listsInstances(v) {
 			return nvml.NotSupported
 		}
 		n, code := v.RemainingInstances(v.GPU, int(id))
@@ -179,7 +186,7 @@ func nvmlDeviceGetGpuInstances(dev C.handle, id C.u32, to *C.handle, n *C.u32) C
 		if _, code := gpuProfileByID(v, id); code != 0 {
 			return code
 		}
-		if !v.MIGEnabled {
+		if !listsInstances(v) {
 			return nvml.NotSupported
 		}
 		*n = 0
@@ -196,7 +203,7 @@ func nvmlDeviceGetGpuInstances(dev C.handle, id C.u32, to *C.handle, n *C.u32) C
 //export nvmlDeviceGetGpuInstanceById
 func nvmlDeviceGetGpuInstanceById(dev C.handle, id C.u32, to *C.handle) C.u32 {
 	return device("nvmlDeviceGetGpuInstanceById", dev, to != nil, func(v engine.View) nvml.Code {
-		if !v.MIGEnabled {
+		if !listsInstances(v) {
 			return nvml.NotSupported
 		}
 		i := v.Instance(int(id))

@@ -44,6 +44,10 @@ func nvmlDeviceGetHandleByIndex_v2(index C.u32, dev *C.handle) C.u32 {
 }
 
 func find(query string, ok bool, dev *C.handle, match func(*engine.GPU) bool) C.u32 {
+	return search(ok, dev, func(s *engine.Session) (int, nvml.Code) { return s.Find(query, match) })
+}
+
+func search(ok bool, dev *C.handle, in func(*engine.Session) (int, nvml.Code)) C.u32 {
 	return C.u32(func() (code nvml.Code) {
 		defer guard(&code)
 		s := current()
@@ -53,7 +57,7 @@ func find(query string, ok bool, dev *C.handle, match func(*engine.GPU) bool) C.
 		if dev == nil || !ok {
 			return nvml.InvalidArgument
 		}
-		slot, code := s.Find(query, match)
+		slot, code := in(s)
 		if code != 0 {
 			return code
 		}
@@ -82,7 +86,7 @@ func nvmlDeviceGetHandleBySerial(serial *C.char, dev *C.handle) C.u32 {
 }
 
 func byBusID(query string, busID *C.char, dev *C.handle) C.u32 {
-	return find(query, busID != nil, dev, func(g *engine.GPU) bool { return g.At(C.GoString(busID)) })
+	return search(busID != nil, dev, func(s *engine.Session) (int, nvml.Code) { return s.FindAt(query, C.GoString(busID)) })
 }
 
 //export nvmlDeviceGetHandleByPciBusId

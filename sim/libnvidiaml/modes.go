@@ -45,9 +45,11 @@ func nvmlDeviceGetDefaultEccMode(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetDefaultEccMode", dev, to, func(v engine.View) int { return flag(v.Board.ECC) })
 }
 
+// nvmlDeviceGetDisplayMode is deprecated: a board without outputs returns 1 too.
+//
 //export nvmlDeviceGetDisplayMode
 func nvmlDeviceGetDisplayMode(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetDisplayMode", dev, to, func(engine.View) int { return 0 })
+	return number("nvmlDeviceGetDisplayMode", dev, to, func(engine.View) int { return 1 })
 }
 
 //export nvmlDeviceGetDisplayActive

@@ -128,7 +128,7 @@ func (s *session) DeviceAt(address string) (nvml.Device, error) {
 	if code != 0 {
 		return nil, failed(query, code)
 	}
-	slot, code := inner.Find(query, func(g *engine.GPU) bool { return g.At(address) })
+	slot, code := inner.FindAt(query, address)
 	if code != 0 {
 		return nil, failed(query, code)
 	}

@@ -40,7 +40,7 @@ func TestLoad_EachBoard_HasItsFacts(t *testing.T) {
 	}
 	want := map[string]facts{
 		"hgx-h100":    {"NVIDIA H100 80GB HBM3", 8, 81559, 454, 0x233010DE, 9, 9, 0, 132, 18, true},
-		"hgx-h200":    {"NVIDIA H200", 8, 143771, 700, 0x233510DE, 9, 9, 0, 132, 18, true},
+		"hgx-h200":    {"NVIDIA H200", 8, 143771, 615, 0x233510DE, 9, 9, 0, 132, 18, true},
 		"dgx-a100-40": {"NVIDIA A100-SXM4-40GB", 8, 40960, 518, 0x20B010DE, 7, 8, 0, 108, 12, true},
 		"l40s-4":      {"NVIDIA L40S", 4, 46068, 1104, 0x26B910DE, 8, 8, 9, 142, 0, false},
 		"dgx-1-v100":  {"Tesla V100-SXM2-32GB", 8, 32768, 269, 0x1DB510DE, 5, 7, 0, 80, 6, false},

@@ -56,9 +56,9 @@ func computePolicy(args []string, root, own string, out, errOut io.Writer) int {
 	}
 	switch {
 	case list && set == "":
-		fmt.Fprint(out, "+-------------------------------------+\n| GPU compute policies:               |\n| GPU     Name             Value      |\n|=====================================|\n")
+		fmt.Fprint(out, "+-------------------------------------+\n| GPU compute policies:               |\n| GPU     Name           Value        |\n|=====================================|\n")
 		for _, i := range indices {
-			fmt.Fprintf(out, "|  %2d     Timeslice        %-10s |\n", i, timeSlices[facts.GPUs[i].TimeSlice&3])
+			fmt.Fprintf(out, "|  %2d   Timeslice       %-10s    |\n", i, timeSlices[facts.GPUs[i].TimeSlice&3])
 		}
 		fmt.Fprint(out, "+-------------------------------------+\n")
 		return 0
@@ -68,7 +68,7 @@ func computePolicy(args []string, root, own string, out, errOut io.Writer) int {
 	}
 	n, err := strconv.Atoi(set)
 	if err != nil || n < 0 || n >= len(timeSlices) {
-		fmt.Fprintf(errOut, "Invalid timeslice %q\n%s", set, policyUsage)
+		fmt.Fprintf(errOut, "Option %q is invalid for \"--set-timeslice=%s\".\n", set, set)
 		return exitInvalid
 	}
 	return setTimeSlice(facts, indices, n, root, own, out, errOut)

@@ -136,9 +136,11 @@ func byAddress(t *testing.T, s nvml.Session) {
 			}
 		}
 	})
-	for address, want := range map[string]nvml.Code{"0000:fe:1f.0": nvml.NotFound, "": nvml.InvalidArgument} {
+	for address, want := range map[string]nvml.Code{
+		"0000:fe:1f.0": nvml.NotFound, "0000:fe:1f.7": nvml.InvalidArgument, "nonsense": nvml.InvalidArgument, "": nvml.InvalidArgument,
+	} {
 		d, err := s.DeviceAt(address)
-		if !errors.Is(err, want) && !errors.Is(err, nvml.NotFound) {
+		if !errors.Is(err, want) {
 			t.Errorf("DeviceAt(%q) = %v, %v; want %v", address, d, err, want)
 			continue
 		}

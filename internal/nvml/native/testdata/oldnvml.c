@@ -49,7 +49,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) {
 int nvmlDeviceGetHandleByPciBusId_v2(const char *at, void **d) {
   size_t n = strlen(at);
   if (ready()) return 1;
-  if (n < 7 || strcasecmp(at + n - 7, "3b:00.0")) return 6;
+  if (n < 7 || strcmp(at + n - 2, ".0")) return 2;
+  if (strcasecmp(at + n - 7, "3b:00.0")) return 6;
   *d = &initialised;
   return 0;
 }
