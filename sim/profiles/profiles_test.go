@@ -13,7 +13,8 @@ import (
 )
 
 func TestLoad_EachProfile_Succeeds(t *testing.T) {
-	want := []string{"a100-pcie-4", "a30", "dgx-1-v100", "dgx-a100-40", "dgx-a100-80", "gb200-tray", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-6000", "t4-1"}
+	want := []string{"a100-pcie-4", "a30", "dgx-1-v100", "dgx-a100-40", "dgx-a100-80", "gb200-tray", "gh200", "h100-nvl-4", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-4500", "rtx-pro-5000",
+		"rtx-pro-6000", "t4-1"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("profiles (-want +got):\n%s", diff)
 	}
@@ -39,13 +40,18 @@ func TestLoad_EachBoard_HasItsFacts(t *testing.T) {
 		mig                bool
 	}
 	want := map[string]facts{
-		"hgx-h100":    {"NVIDIA H100 80GB HBM3", 8, 81559, 454, 0x233010DE, 9, 9, 0, 132, 18, true},
-		"hgx-h200":    {"NVIDIA H200", 8, 143771, 615, 0x233510DE, 9, 9, 0, 132, 18, true},
-		"dgx-a100-40": {"NVIDIA A100-SXM4-40GB", 8, 40960, 518, 0x20B010DE, 7, 8, 0, 108, 12, true},
-		"l40s-4":      {"NVIDIA L40S", 4, 46068, 1104, 0x26B910DE, 8, 8, 9, 142, 0, false},
-		"dgx-1-v100":  {"Tesla V100-SXM2-32GB", 8, 32768, 269, 0x1DB510DE, 5, 7, 0, 80, 6, false},
-		"a100-pcie-4": {"NVIDIA A100 80GB PCIe", 4, 81920, 518, 0x20B510DE, 7, 8, 0, 108, 12, true},
-		"t4-1":        {"Tesla T4", 1, 15360, 448, 0x1EB810DE, 6, 7, 5, 40, 0, false},
+		"hgx-h100":     {"NVIDIA H100 80GB HBM3", 8, 81559, 454, 0x233010DE, 9, 9, 0, 132, 18, true},
+		"hgx-h200":     {"NVIDIA H200", 8, 143771, 615, 0x233510DE, 9, 9, 0, 132, 18, true},
+		"dgx-a100-40":  {"NVIDIA A100-SXM4-40GB", 8, 40960, 518, 0x20B010DE, 7, 8, 0, 108, 12, true},
+		"l40s-4":       {"NVIDIA L40S", 4, 46068, 1104, 0x26B910DE, 8, 8, 9, 142, 0, false},
+		"dgx-1-v100":   {"Tesla V100-SXM2-32GB", 8, 32768, 269, 0x1DB510DE, 5, 7, 0, 80, 6, false},
+		"a100-pcie-4":  {"NVIDIA A100 80GB PCIe", 4, 81920, 518, 0x20B510DE, 7, 8, 0, 108, 12, true},
+		"gb200-tray":   {"NVIDIA GB200", 4, 189471, 742, 0x294110DE, 10, 10, 0, 152, 18, true},
+		"gh200":        {"NVIDIA GH200 480GB", 1, 97871, 564, 0x234210DE, 9, 9, 0, 132, 0, true},
+		"h100-nvl-4":   {"NVIDIA H100 NVL", 4, 95830, 561, 0x232110DE, 9, 9, 0, 132, 12, true},
+		"rtx-pro-5000": {"NVIDIA RTX PRO 5000 Blackwell", 4, 48935, 607, 0x2BB310DE, 10, 12, 0, 110, 0, true},
+		"rtx-pro-4500": {"NVIDIA RTX PRO 4500 Blackwell", 4, 32623, 607, 0x2C3110DE, 10, 12, 0, 82, 0, true},
+		"t4-1":         {"Tesla T4", 1, 15360, 448, 0x1EB810DE, 6, 7, 5, 40, 0, false},
 	}
 	for name, w := range want {
 		p, err := Load(name)

@@ -62,14 +62,15 @@ func TestScan_EachBoard_LinksFormGroups(t *testing.T) {
 		// Its NUMA nodes are 3, 1, 7 and 5, in the order of PCI addresses.
 		"dgx-a100-40": "23 01 67 45 2301 6745 23016745", "dgx-a100-80": "23 01 67 45 2301 6745 23016745",
 		"dgx-1-v100": "03 12 47 56 0312 4756", "a100-pcie-4": "01 23", "gb200-tray": "01 23 0123",
-		"a30": "", "l40s-4": "", "t4-1": "", "rtx-pro-6000": "",
+		"h100-nvl-4": "01 23",
+		"a30":        "", "l40s-4": "", "t4-1": "", "rtx-pro-6000": "", "rtx-pro-5000": "", "rtx-pro-4500": "", "gh200": "",
 	} {
 		if got := groups(placed(t, simtest.Machine(t, name))); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if n := len(profiles.Names()); n != 12 {
-		t.Errorf("%d profiles, and the groups of 12 are checked", n)
+	if n := len(profiles.Names()); n != 16 {
+		t.Errorf("%d profiles, and the groups of 16 are checked", n)
 	}
 }
 
