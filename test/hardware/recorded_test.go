@@ -20,8 +20,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/recordedtest"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -43,27 +46,59 @@ func model(t *testing.T, r recordedtest.Recording) (recorded, own profiles.Profi
 }
 
 // measured matches the answers that differ between two readings of one GPU, or between two boards of one model.
-var measured = regexp.MustCompile(`^(module|event-types|clocks-event-reasons|memory|memory\.v1|` +
+var measured = regexp.MustCompile(`^(module|clocks-event-reasons|memory|memory\.v1|` +
 	`field\.(78|80|81|82|83|94|169|17[3-9]|18[0-3]|185|186|191|197|198))$`)
 
-// TestRecorded_Answers_EqualTheSimulators asks the simulator's NVML what was asked on the recorded machine. The simulated
-// machine is the recorded one: its GPU, its slot, its links.
-func TestRecorded_Answers_EqualTheSimulators(t *testing.T) {
+// twin simulates the recorded machine: its GPU, its slot, its links.
+func twin(t *testing.T, r recordedtest.Recording) *simtest.DriverRoot {
+	t.Helper()
+	recorded, own := model(t, r)
+	board := own.Board
+	board.NVLinks, board.NVLinkVersion, board.Switches, board.Fabric = recorded.Board.NVLinks, recorded.Board.NVLinkVersion, 0, recorded.Board.Fabric
+	machine := recorded
+	machine.Board, machine.Driver = board, own.Driver
+	now, err := engine.New(machine, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := simtest.Root(t, own.Name, nil)
+	simtest.Change(t, root, func(s *engine.State) {
+		now.Generation = s.Generation
+		*s = *now
+	})
+	return root
+}
+
+// TestRecorded_Slices_EqualTheSimulators counts what the driver publishes of the simulated machine. The log has the counts of
+// the recorded one.
+func TestRecorded_Slices_EqualTheSimulators(t *testing.T) {
+	line := regexp.MustCompile(`(?m)^(\S+): (\d+) attributes, (\d+) capacities$`)
 	recordedtest.Each(t, func(t *testing.T, r recordedtest.Recording) {
-		recorded, own := model(t, r)
-		board := own.Board
-		board.NVLinks, board.NVLinkVersion, board.Switches, board.Fabric = recorded.Board.NVLinks, recorded.Board.NVLinkVersion, 0, recorded.Board.Fabric
-		machine := recorded
-		machine.Board, machine.Driver = board, own.Driver
-		now, err := engine.New(machine, "", 0)
+		root := twin(t, r)
+		i := inventory.New(inventory.Options{Library: nvmlfake.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
+		s, err := i.Scan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		root := simtest.Root(t, own.Name, nil)
-		simtest.Change(t, root, func(s *engine.State) {
-			now.Generation = s.Generation
-			*s = *now
-		})
+		s.Machine = "" // The recorded virtual machine has no DMI.
+		pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: "here", Taints: true, SharedDevices: true})
+		var got, want []string
+		for _, slice := range pool.Slices {
+			for _, d := range slice.Devices {
+				got = append(got, fmt.Sprintf("%s: %d attributes, %d capacities", d.Name, len(d.Attributes), len(d.Capacity)))
+			}
+		}
+		want = append(want, line.FindAllString(r.Text(t, "log.txt"), -1)...)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("devices (-recorded +simulated):\n%s", diff)
+		}
+	})
+}
+
+// TestRecorded_Answers_EqualTheSimulators asks the simulator's NVML what was asked on the recorded machine.
+func TestRecorded_Answers_EqualTheSimulators(t *testing.T) {
+	recordedtest.Each(t, func(t *testing.T, r recordedtest.Recording) {
+		root := twin(t, r)
 		root.Use(t)
 		lib := gonvml.New(gonvml.WithLibraryPath(root.Library))
 		if ret := lib.Init(); ret != gonvml.SUCCESS {
