@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/computepolicy"
+	"gpu-dra-driver/internal/driverprogram"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/executor/mps"
@@ -135,7 +136,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	}
 	scanner := inventory.New(inventory.Options{
 		Library: d.gpus.library, Scans: d.gpus.scans, Trigger: d.gpus.scan, Switches: d.gpus.switches, Interconnects: d.claims.mig,
-		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, d.ContainerDriverRoot),
+		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
 	})
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
 		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,

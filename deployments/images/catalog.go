@@ -34,7 +34,7 @@ const rootUser = "0:0"
 // nonRoot is the conventional unprivileged user of distroless images.
 const nonRoot = "65532:65532"
 
-// nvmlLibs are the sonames that a real libnvidia-ml.so.1 or a Go c-shared object needs. The C library merged most of
+// nvmlLibs are the sonames that a real libnvidia-ml.so.1, the driver's programs or a Go c-shared object need. The C library merged most of
 // them in 2.34, but the driver's binaries still name them.
 var nvmlLibs = []string{
 	"libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
@@ -63,6 +63,7 @@ var catalog = []image{
 		title:    "Supervisor of MPS daemons of gpu-dra-driver",
 		values:   `mps: {image: {digest: %q}}`,
 		binaries: []binary{{pkg: "./cmd/mps-supervisor", path: "usr/bin/mps-supervisor", stamp: "main.version"}},
+		libs:     nvmlLibs, // for the programs of a driver root without a C library
 		user:     rootUser,
 	},
 	{

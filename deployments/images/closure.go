@@ -24,11 +24,20 @@ func libDirs(triplet string) []string {
 }
 
 // closure returns every shared object that the binaries (paths on this machine) and the extra sonames need, and the
-// dynamic linker, each at its path in root. It follows symbolic links: an image needs the soname, not the versioned
-// file.
+// dynamic linker, which the C library names too, each at its path in root. It follows symbolic links: an image needs the
+// soname, not the versioned file.
 func closure(root fs.FS, triplet string, extra []string, binaries ...string) ([]entry, error) {
 	found := map[string]entry{}
 	queue := slices.Clone(extra)
+	addLinker := func(of, interp string) error {
+		name := strings.TrimPrefix(interp, "/")
+		linker, err := fs.ReadFile(root, name)
+		if err != nil {
+			return fmt.Errorf("the dynamic linker of %s is missing: %w", of, err)
+		}
+		found[path.Base(name)] = entry{name: name, mode: 0o755, data: linker}
+		return nil
+	}
 	for _, b := range binaries {
 		data, err := os.ReadFile(b)
 		if err != nil {
@@ -39,15 +48,11 @@ func closure(root fs.FS, triplet string, extra []string, binaries ...string) ([]
 			return nil, fmt.Errorf("%s: %w", filepath.Base(b), err)
 		}
 		queue = append(queue, needed...)
-		if interp == "" {
-			continue
+		if interp != "" {
+			if err := addLinker(filepath.Base(b), interp); err != nil {
+				return nil, err
+			}
 		}
-		name := strings.TrimPrefix(interp, "/")
-		linker, err := fs.ReadFile(root, name)
-		if err != nil {
-			return nil, fmt.Errorf("the dynamic linker of %s is missing: %w", filepath.Base(b), err)
-		}
-		found[path.Base(name)] = entry{name: name, mode: 0o755, data: linker}
 	}
 	for len(queue) > 0 {
 		soname := queue[0]
@@ -60,9 +65,14 @@ func closure(root fs.FS, triplet string, extra []string, binaries ...string) ([]
 			return nil, err
 		}
 		found[soname] = lib
-		_, needed, err := elfNeeds(lib.data)
+		interp, needed, err := elfNeeds(lib.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", lib.name, err)
+		}
+		if interp != "" {
+			if err := addLinker(lib.name, interp); err != nil {
+				return nil, err
+			}
 		}
 		queue = append(queue, needed...)
 	}

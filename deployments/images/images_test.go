@@ -535,6 +535,26 @@ func TestClosure_MissingLibrary_Named(t *testing.T) {
 	}
 }
 
+// TestClosure_LibrariesAlone_HaveTheLinker is for the programs of a driver root: the image's own program is static.
+func TestClosure_LibrariesAlone_HaveTheLinker(t *testing.T) {
+	on, err := platforms(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	linker, _, err := elfNeeds(shell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	libs, err := closure(os.DirFS("/"), on[0].triplet, nvmlLibs)
+	if err != nil || !slices.ContainsFunc(libs, func(e entry) bool { return "/"+e.name == linker }) {
+		t.Errorf("no %s among %d files (%v)", linker, len(libs), err)
+	}
+}
+
 func FuzzElfNeeds_AnyBytes_NoPanic(f *testing.F) {
 	if self, err := os.ReadFile("/proc/self/exe"); err == nil {
 		f.Add(self[:min(len(self), 4096)])

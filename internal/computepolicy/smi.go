@@ -65,13 +65,13 @@ func parse(out string) (int, error) {
 }
 
 func (s SMI) run(ctx context.Context, args ...string) (string, error) {
-	path, err := driverprogram.Find(s.Root, "nvidia-smi", "install the driver's utilities (nvidia-utils)")
+	program, err := driverprogram.Find(s.Root, "nvidia-smi", "install the driver's utilities (nvidia-utils)")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: strings.TrimSuffix(s.Root, "/")}
+	cmd := exec.CommandContext(ctx, program.Path, args...)
+	cmd.Dir, cmd.Env = "/", program.Environ()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: strings.TrimSuffix(program.Root, "/")}
 	// Children of a killed process may hold its pipes open.
 	cmd.WaitDelay = time.Second
 	var out driverprogram.Output

@@ -71,3 +71,19 @@ func TestSMI_CannotRun_ReturnsError(t *testing.T) {
 		t.Error("a call whose time is over has an answer")
 	}
 }
+
+// TestSMI_RootWithoutLoader_RunsBesideIt has a driver root with programs and libraries alone, so the program needs this
+// process's own root.
+func TestSMI_RootWithoutLoader_RunsBesideIt(t *testing.T) {
+	smi := script(t, "#!/bin/sh\necho \"| Timeslice Long |\"\ntest \"$LD_LIBRARY_PATH\" = \"${0%/usr/bin/*}/lib64\"\n")
+	library := filepath.Join(smi.Root, "lib64/libnvidia-ml.so.1")
+	if err := os.Mkdir(filepath.Dir(library), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(library, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := smi.Get(t.Context(), "GPU-0"); n != 3 || err != nil {
+		t.Errorf("Get = %d, %v", n, err)
+	}
+}

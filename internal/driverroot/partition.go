@@ -110,7 +110,8 @@ func (r *Root) ComputeCapability(device Device) (string, error) {
 
 // addSwitches adds the NVSwitches of the group's GPUs to its edits, if the node has device nodes for them.
 func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
-	paths, err := filepath.Glob(filepath.Join(r.o.DevRoot, "dev", "nvidia-nvswitch*"))
+	dev, _ := r.dev()
+	paths, err := filepath.Glob(filepath.Join(dev, "dev", "nvidia-nvswitch*"))
 	if err != nil || len(paths) == 0 {
 		return err
 	}

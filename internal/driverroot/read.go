@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/internal/driverprogram"
 	"gpu-dra-driver/internal/nvml/native"
 )
 
@@ -22,21 +23,37 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 	if err != nil {
 		return edits, err
 	}
-	err = r.ask(native.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
-		common, err := lib.GetCommonEdits()
-		if err != nil {
-			return fmt.Errorf("%w: the files of driver %s under %s: %w", ErrIncomplete, version, r.o.DriverRoot, err)
+	cuda := "libcuda.so." + version
+	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot)
+	if err != nil {
+		return edits, fmt.Errorf("%w: %w", ErrIncomplete, err)
+	}
+	roots := []string{driverRoot}
+	if behind := driverprogram.UserSpace(driverRoot, cuda); behind != "" && behind != driverRoot {
+		roots = append(roots, behind)
+	}
+	found := false
+	for _, root := range roots {
+		err = r.ask(root, native.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
+			common, err := lib.GetCommonEdits()
+			if err != nil {
+				return fmt.Errorf("%w: the files of driver %s under %s: %w", ErrIncomplete, version, root, err)
+			}
+			edits = *common.ContainerEdits
+			return nil
+		})
+		if found = slices.ContainsFunc(edits.Mounts, named(cuda)); found {
+			break
 		}
-		edits = *common.ContainerEdits
-		return nil
-	})
+	}
 	if err != nil {
 		return edits, err
 	}
-	if !slices.ContainsFunc(edits.Mounts, named("libcuda.so."+version)) {
-		return edits, fmt.Errorf("%w: no libcuda.so.%s under %s, though the kernel module is of that version; install the user space of the same driver",
-			ErrIncomplete, version, r.o.DriverRoot)
+	if !found {
+		return edits, fmt.Errorf("%w: no %s under %s, though the kernel module is of that version; install the user space of the same driver",
+			ErrIncomplete, cuda, r.o.DriverRoot)
 	}
+	mountPrograms(&edits, roots)
 	// nvcdi adds the pipe directory of the host's MPS daemon. Containers must use the daemons of their claims only.
 	edits.Mounts = slices.DeleteFunc(edits.Mounts, named("nvidia-mps"))
 	complete(&edits, nodes)
@@ -49,7 +66,7 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
 	}
 	described := native.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
-	err = r.ask(described, func(lib nvcdi.Interface) error {
+	err = r.ask(r.o.DriverRoot, described, func(lib nvcdi.Interface) error {
 		devices, err := lib.GetDeviceSpecsByID(device.UUID)
 		if err != nil {
 			return err
@@ -70,24 +87,25 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	return edits, nil
 }
 
-// ask calls nvcdi and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions
+// ask calls nvcdi on a driver root and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions
 // that Described lacks.
-func (r *Root) ask(lib native.Described, question func(nvcdi.Interface) error) (err error) {
+func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.Interface) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", r.o.DriverRoot, p)
+			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", driverRoot, p)
 		}
 	}()
-	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot) // nvcdi evaluates links in its results, so compare with the evaluated root
+	driverRoot, err = filepath.EvalSymlinks(driverRoot) // nvcdi evaluates links in its results, so compare with the evaluated root
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
+	dev, _ := r.dev()
 	l, err := nvcdi.New(
 		nvcdi.WithLogger(logger{}),
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithNvmlLib(lib),
 		nvcdi.WithDriverRoot(driverRoot),
-		nvcdi.WithDevRoot(r.o.DevRoot),
+		nvcdi.WithDevRoot(dev),
 		nvcdi.WithNVIDIACDIHookPath(r.o.HookPath),
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
@@ -111,10 +129,11 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 		n.Type = "c"
 		n.Permissions = "rw"
 	}
+	dev, hostDev := r.dev()
 	spec := &specs.Spec{ContainerEdits: *edits}
 	transformer := root.NewDriverTransformer(
 		root.WithDriverRoot(driverRoot), root.WithTargetDriverRoot(r.o.HostDriverRoot),
-		root.WithDevRoot(r.o.DevRoot), root.WithTargetDevRoot(r.o.HostDevRoot),
+		root.WithDevRoot(dev), root.WithTargetDevRoot(hostDev),
 	)
 	if err := transformer.Transform(spec); err != nil {
 		return fmt.Errorf("translate to host paths: %w", err)
@@ -129,6 +148,35 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 		}
 	}
 	return nil
+}
+
+// programs are the driver's programs in containers, as nvcdi has them.
+var programs = []string{
+	"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-imex",
+	"nvidia-imex-ctl",
+}
+
+// searched lists the directories of programs that a container's PATH has.
+var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// mountPrograms mounts the driver's programs at the path that the driver root has for them. nvcdi mounts a link's target
+// at the target's path, which no PATH has, and does not find absolute links of a root that is not /.
+func mountPrograms(edits *specs.ContainerEdits, roots []string) {
+	for _, name := range programs {
+		for _, root := range roots {
+			path, file, ok := driverprogram.Locate(root, name)
+			if !ok {
+				continue
+			}
+			if !slices.Contains(searched, filepath.Dir(path)) {
+				path = filepath.Join("/usr/bin", name)
+			}
+			edits.Mounts = append(slices.DeleteFunc(edits.Mounts, named(name)), &specs.Mount{
+				HostPath: file, ContainerPath: path, Options: []string{"ro", "nosuid", "nodev", "rbind", "rprivate"},
+			})
+			break
+		}
+	}
 }
 
 func named(file string) func(*specs.Mount) bool {

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/internal/driverprogram"
 )
 
 // Errors that make a GPU unavailable for now. Each can clear without a restart.
@@ -29,7 +31,8 @@ type Options struct {
 	// DriverRoot is the driver's user space as this process sees it, HostDriverRoot as the container runtime sees it.
 	// Defaults: / and DriverRoot.
 	DriverRoot, HostDriverRoot string
-	// DevRoot is the parent of /dev, as this process and as the runtime see it. Defaults: the driver roots.
+	// DevRoot is the parent of /dev, as this process and as the runtime see it. Default: found by driverprogram.DevRoot at
+	// each use, because a driver container can start later.
 	DevRoot, HostDevRoot string
 	ProcRoot             string
 	// HookPath is the host path of nvidia-cdi-hook.
@@ -74,10 +77,19 @@ type entry struct {
 func New(o Options) *Root {
 	o.DriverRoot = cmp.Or(o.DriverRoot, "/")
 	o.HostDriverRoot = cmp.Or(o.HostDriverRoot, o.DriverRoot)
-	o.DevRoot = cmp.Or(o.DevRoot, o.DriverRoot)
-	o.HostDevRoot = cmp.Or(o.HostDevRoot, o.HostDriverRoot)
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	return &Root{o: o, entries: map[string]entry{}}
+}
+
+// dev returns the parent of /dev, as this process and as the runtime see it.
+func (r *Root) dev() (here, host string) {
+	if r.o.DevRoot != "" {
+		return r.o.DevRoot, cmp.Or(r.o.HostDevRoot, r.o.HostDriverRoot)
+	}
+	if here = driverprogram.DevRoot(r.o.DriverRoot); here == r.o.DriverRoot {
+		return here, r.o.HostDriverRoot
+	}
+	return here, here
 }
 
 // Common returns the edits for every container with a GPU: control nodes, libraries, binaries, hooks. The caller owns
@@ -143,7 +155,7 @@ func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.
 var directories = []string{
 	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current",
 	"usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
-	"usr/bin", "usr/local/bin", "bin", "lib/firmware/nvidia", "usr/lib/firmware/nvidia", "etc/ld.so.cache",
+	"usr/bin", "usr/local/bin", "bin", "usr/sbin", "sbin", "lib/firmware/nvidia", "usr/lib/firmware/nvidia", "etc/ld.so.cache",
 	"etc/vulkan/icd.d", "usr/share/vulkan/icd.d", "usr/share/glvnd/egl_vendor.d",
 	"run/nvidia-persistenced", "var/run/nvidia-persistenced", "run/nvidia-fabricmanager", "var/run/nvidia-fabricmanager",
 	"tmp/nvidia-mps",
@@ -155,16 +167,18 @@ func (r *Root) commonStamp() string {
 	for _, dir := range directories {
 		b.WriteString(stamp(filepath.Join(r.o.DriverRoot, dir)))
 	}
+	dev, _ := r.dev()
 	for _, n := range controlNodes {
-		b.WriteString(nodeStamp(filepath.Join(r.o.DevRoot, n.path)))
+		b.WriteString(nodeStamp(filepath.Join(dev, n.path)))
 	}
-	b.WriteString(nodeStamp(filepath.Join(r.o.DevRoot, "dev/nvidia-modeset")) + r.numbers())
+	b.WriteString(nodeStamp(filepath.Join(dev, "dev/nvidia-modeset")) + r.numbers() + dev)
 	return b.String()
 }
 
 // gpuStamp changes whenever the device nodes of a GPU change.
 func (r *Root) gpuStamp(device Device) string {
-	return r.numbers() + nodeStamp(filepath.Join(r.o.DevRoot, node(device))) + stamp(filepath.Join(r.o.DevRoot, "dev/dri")) +
+	dev, _ := r.dev()
+	return r.numbers() + dev + nodeStamp(filepath.Join(dev, node(device))) + stamp(filepath.Join(dev, "dev/dri")) +
 		stamp(filepath.Join("/sys/bus/pci/devices", device.PCIAddress, "drm"))
 }
 

@@ -292,3 +292,53 @@ func BenchmarkUncached(b *testing.B) {
 		}
 	}
 }
+
+// TestRoot_ProgramsAndLibrariesAlone_NodesAreTheHosts has a driver root like /home/kubernetes/bin/nvidia of GKE.
+func TestRoot_ProgramsAndLibrariesAlone_NodesAreTheHosts(t *testing.T) {
+	dir, o := newEnv(t)
+	o.DriverRoot, o.HostDriverRoot = filepath.Join(dir, "root/usr"), "/home/kubernetes/bin/nvidia"
+	r := New(o)
+	edits := common(t, r)
+	for _, want := range []string{"/bin/nvidia-smi", "/lib64/libcuda.so." + version} {
+		i := slices.IndexFunc(edits.Mounts, func(m *specs.Mount) bool { return m.ContainerPath == want })
+		if i < 0 || edits.Mounts[i].HostPath != "/home/kubernetes/bin/nvidia"+want {
+			t.Errorf("no mount of %s from the driver root", want)
+		}
+	}
+	for _, n := range slices.Concat(nodes(edits), nodes(gpuEdits(t, r))) {
+		if n.HostPath != "" || n.Major == 0 {
+			t.Errorf("%s is of %q on the host, with the number %d:%d", n.Path, n.HostPath, n.Major, n.Minor)
+		}
+	}
+}
+
+// TestCommon_ProgramsAreLinks_ContainerFindsThem has a driver below /usr/local/nvidia, with links to its files.
+func TestCommon_ProgramsAreLinks_ContainerFindsThem(t *testing.T) {
+	dir, o := newEnv(t)
+	const behind = "/usr/local/nvidia/bin"
+	for _, name := range []string{"nvidia-smi", "nvidia-cuda-mps-control"} {
+		link := filepath.Join(dir, "root/usr/bin", name)
+		remove(t, link)
+		write(t, filepath.Join(dir, "root", behind, name), "")
+		if err := errors.Join(os.Chmod(filepath.Join(dir, "root", behind, name), 0o755), os.Symlink(filepath.Join(behind, name), link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lib := filepath.Join(dir, "root/usr/lib64")
+	if err := os.Rename(lib, filepath.Join(dir, "root/usr/local/nvidia/lib64")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(lib, 0o755), os.Symlink("/usr/local/nvidia/lib64/libcuda.so."+version, lib+"/libcuda.so."+version)); err != nil {
+		t.Fatal(err)
+	}
+	edits := common(t, New(o))
+	if i := slices.IndexFunc(edits.Mounts, named("libcuda.so."+version)); edits.Mounts[i].HostPath != "/run/nvidia/driver/usr/local/nvidia/lib64/libcuda.so."+version {
+		t.Errorf("%+v", edits.Mounts[i])
+	}
+	for _, name := range []string{"nvidia-smi", "nvidia-cuda-mps-control"} {
+		i := slices.IndexFunc(edits.Mounts, named(name))
+		if i < 0 || edits.Mounts[i].ContainerPath != "/usr/bin/"+name || edits.Mounts[i].HostPath != "/run/nvidia/driver"+behind+"/"+name {
+			t.Errorf("%s: mount %d of %d: %+v", name, i, len(edits.Mounts), edits.Mounts)
+		}
+	}
+}

@@ -96,7 +96,7 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root", "The same root as this process sees it.")
 	fs.StringVar(&c.DevRoot, "dev-root", "",
 		"Directory whose dev/ holds the GPUs' device nodes, at the same path for this process and the container "+
-			"runtime. Empty: the driver root.")
+			"runtime. Empty: the driver root, or / for a driver root without device nodes.")
 	fs.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "Directory where the container runtime reads CDI specs.")
 	fs.StringVar(&c.CDIHookPath, "nvidia-cdi-hook-path", "/usr/bin/nvidia-cdi-hook",
 		"The nvidia-cdi-hook binary in this image. It is copied to the plugin's data directory, where the container "+

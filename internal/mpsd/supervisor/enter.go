@@ -38,7 +38,8 @@ const (
 
 // namespace describes the mount namespace of an MPS process, and the process in it.
 type namespace struct {
-	// Root is the driver's, DevRoot holds the device nodes where they are not the root's own.
+	// Root is the driver's, and the process's own if it is a root file system. DevRoot holds the device nodes; empty: it
+	// is found.
 	Root    string   `json:"root"`
 	DevRoot string   `json:"devRoot,omitempty"`
 	Pipe    string   `json:"pipe"`
@@ -60,11 +61,13 @@ func Enter(args []string) error {
 	if err := json.Unmarshal([]byte(args[0]), &n); err != nil {
 		return fmt.Errorf("read what to enter: %w", err)
 	}
-	path, err := findProgram(n.Root)
+	p, err := findProgram(n.Root)
 	if err != nil {
 		return err
 	}
-	inRoot := func(path string) string { return filepath.Join(n.Root, path) }
+	root := cmp.Or(p.Root, "/")
+	inRoot := func(path string) string { return filepath.Join(root, path) }
+	devRoot := cmp.Or(n.DevRoot, driverprogram.DevRoot(n.Root))
 	steps := []struct {
 		what string
 		do   func() error
@@ -78,13 +81,13 @@ func Enter(args []string) error {
 		{"mount its pipe directory", func() error { return bind(n.Pipe, inRoot(insidePipe)) }},
 		{"mount its log directory", func() error { return bind(n.Log, inRoot(insideLog)) }},
 		{"mount its device nodes", func() error {
-			if n.DevRoot == "" {
+			if filepath.Clean(devRoot) == filepath.Clean(root) {
 				return nil
 			}
-			return bind(filepath.Join(n.DevRoot, "dev"), inRoot("dev"))
+			return bind(filepath.Join(devRoot, "dev"), inRoot("dev"))
 		}},
 		{"mount its /dev/shm", func() error { return bind(n.Shm, inRoot("dev/shm")) }},
-		{"enter the driver root", func() error { return unix.Chroot(n.Root) }},
+		{"enter the driver root", func() error { return unix.Chroot(root) }},
 		{"go to its root", func() error { return unix.Chdir("/") }},
 	}
 	for _, s := range steps {
@@ -92,20 +95,18 @@ func Enter(args []string) error {
 			return fmt.Errorf("%s: %w", s.what, err)
 		}
 	}
-	env := []string{
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", pipeVariable, "CUDA_MPS_LOG_DIRECTORY=" + insideLog, deviceVariable + n.UUID,
-	}
-	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
+	env := append(p.Environ(), pipeVariable, "CUDA_MPS_LOG_DIRECTORY="+insideLog, deviceVariable+n.UUID)
+	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok && p.LibraryPath == "" {
 		env = append(env, "LD_LIBRARY_PATH="+v)
 	}
-	return fmt.Errorf("run %s: %w", path, unix.Exec(path, append([]string{program}, n.Args...), env))
+	return fmt.Errorf("run %s: %w", p.Path, unix.Exec(p.Path, append([]string{program}, n.Args...), env))
 }
 
 func bind(from, to string) error {
 	return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-func findProgram(root string) (string, error) {
+func findProgram(root string) (driverprogram.Program, error) {
 	return driverprogram.Find(root, program, "install the driver's MPS programs (nvidia-compute-utils, cuda-mps)")
 }
 

@@ -36,7 +36,7 @@ import (
 type Options struct {
 	// Dir holds a directory for each daemon. The container runtime must see it, with its mounts, at the same path.
 	Dir string
-	// Root is the driver root as this process sees it. DevRoot holds dev/ if it is outside of Root.
+	// Root is the driver root as this process sees it. DevRoot holds dev/; empty: driverprogram.DevRoot finds it.
 	Root, DevRoot string
 	// Shm is the size of the shared memory of a device, in the form of tmpfs: bytes, or a percentage of the machine's memory.
 	Shm string

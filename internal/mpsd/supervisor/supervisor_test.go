@@ -172,6 +172,24 @@ func (e *env) oldDriver() {
 	simtest.Change(e.t, engine.Open(e.root.Path, nil), func(s *engine.State) { s.Profile.Driver.Version = "570.172.08" })
 }
 
+// TestEnsure_RootOfProgramsAndLibraries_Serves has a driver root that is no root file system: no /tmp, no /dev.
+func TestEnsure_RootOfProgramsAndLibraries_Serves(t *testing.T) {
+	t.Setenv("TMPDIR", "/var/tmp") // Outside of the daemon's own /tmp.
+	e := newEnv(t)
+	e.o.Root, e.o.DevRoot = filepath.Join(e.root.Path, "usr"), e.root.Path
+	s := e.start()
+	d := e.daemon(0)
+	e.ensure(s, d)
+	c, err := e.client(d, "0=4096M")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.LimitMiB != 4096 || c.UUID != d.UUID {
+		t.Errorf("%+v", c.Info)
+	}
+}
+
 func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	e := newEnv(t)
 	s := e.start()
@@ -501,11 +519,11 @@ func TestEnsure_LimitFailed_NextCallSetsIt(t *testing.T) {
 	s := e.start()
 	d := e.daemon(0)
 	first := e.ensure(s, d)
-	at, err := findProgram(e.o.Root)
+	found, err := findProgram(e.o.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	at = filepath.Join(e.o.Root, at)
+	at := filepath.Join(found.Root, found.Path)
 	if err := os.Rename(at, at+".away"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	securejoin "github.com/cyphar/filepath-securejoin"
 
+	"gpu-dra-driver/internal/driverprogram"
 	"gpu-dra-driver/internal/nvml"
 )
 
@@ -137,18 +138,11 @@ func failed(query string, ret gonvml.Return) error {
 // soname is the library name that every driver provides.
 const soname = "libnvidia-ml.so.1"
 
-// directories lists the library directories below the driver root, in the order of nvidia-container-toolkit.
-var directories = []string{
-	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
-	"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib",
-	"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib", "",
-}
-
 // find looks for the NVML library under the driver root. It follows links within the root: an absolute link starts at
 // the root, and no link leads out of it. Without a library the error is nvml.LibraryNotFound and names the
 // directories.
 func (l *Library) find() (string, os.FileInfo, error) {
-	for _, dir := range directories {
+	for _, dir := range driverprogram.Libraries {
 		path, err := securejoin.SecureJoin(l.driverRoot, filepath.Join(dir, soname))
 		if err != nil {
 			continue
@@ -158,5 +152,5 @@ func (l *Library) find() (string, os.FileInfo, error) {
 		}
 	}
 	return "", nil, fmt.Errorf("look for %s under the driver root %s (in %s): %w", soname, l.driverRoot,
-		strings.Join(directories[:len(directories)-1], ", "), nvml.LibraryNotFound)
+		strings.Join(driverprogram.Libraries[:len(driverprogram.Libraries)-1], ", "), nvml.LibraryNotFound)
 }
