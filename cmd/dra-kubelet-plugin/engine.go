@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor/mps"
@@ -65,7 +66,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
 	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
-	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config)}
+	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config), reports: n.events}
 	driverRoot := driverroot.New(driverroot.Options{
 		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
 		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
@@ -113,6 +114,7 @@ type hook struct {
 	machine *host.Host
 	// source is its file in the image, dir the directory where the container runtime finds it.
 	source, dir string
+	reports     notify.Reporter
 
 	mu        sync.Mutex
 	installed bool
@@ -135,15 +137,24 @@ func (h *hook) Install(ctx context.Context) error {
 // hookInterval is the interval of checks for the hook, which a restarting container needs without a Prepare.
 const hookInterval = 10 * time.Second
 
-// Run installs the hook, again whenever it was deleted. Publishing need not wait for its copy; Prepare does.
+// Run installs the hook, again whenever it was deleted. Publishing need not wait for its copy; Prepare does. It tries the
+// hook until it has run once.
 func (h *hook) Run(ctx context.Context) {
-	last := ""
+	last, ran, problem := "", false, ""
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := h.Install(ctx)
 		if err != nil && err.Error() != last {
 			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 		}
 		last = fmt.Sprint(err)
+		if err != nil || ran {
+			return
+		}
+		err = kubeletplugin.CheckHook(ctx, h.dir)
+		if ran = err == nil; !ran && err.Error() != problem && ctx.Err() == nil {
+			problem = err.Error()
+			h.reports.Report(err)
+		}
 	}, hookInterval)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
@@ -55,7 +56,8 @@ func TestHook_Deleted_InstalledAgain(t *testing.T) {
 		if err := os.WriteFile(source, []byte("hook"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		h := &hook{machine: machine, source: source, dir: dir}
+		reports := 0
+		h := &hook{machine: machine, source: source, dir: dir, reports: notifytest.Reporter(func(error) { reports++ })}
 		there := func() bool {
 			data, err := os.ReadFile(installed)
 			return err == nil && string(data) == "hook"
@@ -77,6 +79,9 @@ func TestHook_Deleted_InstalledAgain(t *testing.T) {
 		synctest.Wait()
 		if !there() {
 			t.Error("a container that restarts finds no hook")
+		}
+		if reports != 1 {
+			t.Errorf("%d reports of a hook that cannot run", reports)
 		}
 		stop()
 	})

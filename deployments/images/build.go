@@ -159,7 +159,11 @@ func (b builder) compile(ctx context.Context, im image, bin binary, p platform) 
 	if bin.cgo {
 		// go-nvml resolves NVML's functions with dlopen; the default of some distributions' gcc, binding at start,
 		// would make that fatal.
-		ldflags += " '-extldflags=-Wl,-z,lazy'"
+		extra := "-Wl,-z,lazy"
+		if bin.static {
+			extra += " -static"
+		}
+		ldflags += " '-extldflags=" + extra + "'"
 	}
 	fmt.Fprintf(b.progress, "building %s for %s\n", bin.pkg, p.arch)
 	_, err = b.goCommand(ctx, bin.dir, p.env(bin), "build", "-trimpath", "-buildvcs=false", buildTags,

@@ -20,6 +20,8 @@ type binary struct {
 	pkg  string // import path, or ./path in the module
 	path string // in the image
 	cgo  bool   // links the C library
+	// static means that a cgo program contains the C library. It must not load other libraries.
+	static bool
 	// stamp names the string variable for the image's version, or for the version of the package's module if that is
 	// another one.
 	stamp string
@@ -49,10 +51,11 @@ var catalog = []image{
 		binaries: []binary{
 			{pkg: "./cmd/dra-kubelet-plugin", path: "usr/bin/dra-kubelet-plugin", cgo: true, stamp: "main.version"},
 			{
-				pkg:   "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
-				path:  "usr/bin/nvidia-cdi-hook",
-				cgo:   true,
-				stamp: "github.com/NVIDIA/nvidia-container-toolkit/internal/info.version",
+				pkg:    "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
+				path:   "usr/bin/nvidia-cdi-hook",
+				cgo:    true,
+				static: true, // The node runs it, with any C library or none.
+				stamp:  "github.com/NVIDIA/nvidia-container-toolkit/internal/info.version",
 			},
 		},
 		libs: nvmlLibs,

@@ -14,8 +14,7 @@
 // The output is reproducible: same sources, Go and C library, same bytes. Times are zero, entries sorted, owners root,
 // paths trimmed from binaries. Signatures need no random numbers.
 //
-// Traps: an image that links glibc runs on any kernel and contains the building machine's C library. Its
-// nvidia-cdi-hook uses the node's C library, since the node runs hooks: build on the oldest supported distribution. The
-// C library of a foreign architecture comes from Debian's package for cross compilers, which gets no security updates.
+// Traps: an image that links glibc runs on any kernel and contains the building machine's C library. nvidia-cdi-hook is
+// static, because the node runs hooks and can have an older C library or none. The C library of a foreign architecture comes from Debian's package for cross compilers, which gets no security updates.
 // The Dockerfile in this directory runs this program in Docker.
 package main

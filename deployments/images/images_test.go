@@ -327,6 +327,26 @@ func unpack(t *testing.T, im v1.Image) string {
 	return root
 }
 
+// TestCatalog_Hook_RunsWithoutCLibrary runs it as a node does whose C library is older, or another one.
+func TestCatalog_Hook_RunsWithoutCLibrary(t *testing.T) {
+	on, err := platforms(runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := builder{root: "../..", version: "v1.2.3", out: t.TempDir(), progress: io.Discard}
+	im := catalog[0]
+	i := slices.IndexFunc(im.binaries, func(bin binary) bool { return bin.path == "usr/bin/nvidia-cdi-hook" })
+	hook, err := b.compile(t.Context(), im, im.binaries[i], on[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/nvidia-cdi-hook", "--version")
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: filepath.Dir(hook)}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "version v1.") {
+		t.Errorf("it printed %q, %v", out, err)
+	}
+}
+
 // TestSBOM_Image_ListsFilesPartsAndLicenses reads the list with the library of SPDX.
 func TestSBOM_Image_ListsFilesPartsAndLicenses(t *testing.T) {
 	dir, loaded := toyImage(t)

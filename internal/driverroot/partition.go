@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +43,6 @@ func (r *Root) addPartition(edits *specs.ContainerEdits, device Device) error {
 			Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n), Type: "c", Major: major, Minor: int64(n), FileMode: &mode, Permissions: "r",
 		})
 	}
-	// The hook limits CUDA by the GPU's UUID, which differs from the partition's UUID.
-	edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *specs.Hook) bool { return slices.Contains(h.Args, "apply-cuda-memory-limits") })
 	return nil
 }
 

@@ -5,12 +5,14 @@ package driverroot
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	securejoin "github.com/cyphar/filepath-securejoin"
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -108,11 +110,35 @@ func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.
 		nvcdi.WithDevRoot(dev),
 		nvcdi.WithNVIDIACDIHookPath(r.o.HookPath),
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
+		nvcdi.WithLdconfigPath(r.ldconfig()),
+		// It obeys variables of the container, which fails on partitions, on cgroup v1 and with older drivers, and it loads
+		// NVML, which a static program cannot.
+		nvcdi.WithDisabledHooks("apply-cuda-memory-limits"),
 	)
 	if err != nil {
 		return fmt.Errorf("start nvcdi: %w", err)
 	}
 	return question(l)
+}
+
+// LDConfigs lists where nodes have ldconfig, which a hook runs: distributions with the usual directories, Talos' extension
+// glibc, NixOS.
+var LDConfigs = []string{
+	"/sbin/ldconfig", "/usr/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig", "/run/current-system/sw/bin/ldconfig",
+}
+
+// ldconfig returns the node's ldconfig by the root directory of its first process. It is empty if that is not known, or
+// without an ldconfig.
+func (r *Root) ldconfig() string {
+	node := filepath.Join(r.o.ProcRoot, "1/root")
+	for _, path := range LDConfigs {
+		if file, err := securejoin.SecureJoin(node, path); err == nil {
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+				return path
+			}
+		}
+	}
+	return ""
 }
 
 // finish converts paths of this process to host paths. It describes device nodes in full, so that the container

@@ -171,7 +171,7 @@ func (r *Root) commonStamp() string {
 	for _, n := range controlNodes {
 		b.WriteString(nodeStamp(filepath.Join(dev, n.path)))
 	}
-	b.WriteString(nodeStamp(filepath.Join(dev, "dev/nvidia-modeset")) + r.numbers() + dev)
+	b.WriteString(nodeStamp(filepath.Join(dev, "dev/nvidia-modeset")) + r.numbers() + dev + r.ldconfig())
 	return b.String()
 }
 

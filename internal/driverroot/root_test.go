@@ -342,3 +342,22 @@ func TestCommon_ProgramsAreLinks_ContainerFindsThem(t *testing.T) {
 		}
 	}
 }
+
+// TestCommon_NodesLDConfig_IsNamed looks at the root directory of the node's first process.
+func TestCommon_NodesLDConfig_IsNamed(t *testing.T) {
+	for _, at := range append(LDConfigs, "") {
+		dir, o := newEnv(t)
+		if at != "" {
+			write(t, filepath.Join(dir, "proc/1/root", at), "")
+		}
+		var args []string
+		for _, h := range common(t, New(o)).Hooks {
+			if slices.Contains(h.Args, "update-ldcache") {
+				args = h.Args
+			}
+		}
+		if i := slices.Index(args, "--ldconfig-path"); at == "" && i >= 0 || at != "" && (i < 0 || args[i+1] != at) {
+			t.Errorf("%q: %v", at, args)
+		}
+	}
+}

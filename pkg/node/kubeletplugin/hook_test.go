@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"gpu-dra-driver/internal/host"
 )
 
@@ -104,5 +106,35 @@ func TestInstallHook_ImageWithAndWithoutHook_InstallsOrKeeps(t *testing.T) {
 	}
 	if err := install(); err != nil {
 		t.Error("one that is installed does not stay:", err)
+	}
+}
+
+func TestCheckHook_RunsOrNot_SaysWhatToDo(t *testing.T) {
+	for name, test := range map[string]struct{ text, flags, want string }{
+		"it runs":        {text: "#!/bin/sh\ntest \"$1\" = --version\n"},
+		"it fails":       {text: "#!/bin/sh\necho GLIBC_2.34 not found\nexit 1\n", want: "GLIBC_2.34 not found"},
+		"no program":     {text: "text", want: "for its architecture"},
+		"mounted noexec": {text: "#!/bin/sh\n", flags: "noexec", want: "mount it without noexec"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if test.flags != "" {
+				if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if err := os.WriteFile(filepath.Join(dir, HookName), []byte(test.text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			err := CheckHook(t.Context(), dir)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Error(err)
+			}
+		})
 	}
 }
