@@ -67,15 +67,11 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
 	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config), reports: n.events}
-	driverRoot := driverroot.New(driverroot.Options{
-		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
-		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
-	})
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
 		Driver: n.DriverName, Pool: resourceslices.PoolName(n.NodeName), MonitorPool: resourceslices.MonitorPoolName(n.NodeName),
-		Scans: g.scans, Edits: root{hook, driverRoot}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
+		Scans: g.scans, Edits: root{hook, g.root}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
 		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares, sharing.TimeSliceExecutor: slices},
 		Settle:    []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
 		Sharing:   s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config), DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
@@ -83,7 +79,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
-	return &claims{partitions, shares, slices, hook, root{hook, driverRoot}, specs, engine}, nil
+	return &claims{partitions, shares, slices, hook, root{hook, g.root}, specs, engine}, nil
 }
 
 // dataDir holds the plugin's socket, its hook and its state.

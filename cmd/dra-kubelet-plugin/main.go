@@ -138,9 +138,10 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		Library: d.gpus.library, Scans: d.gpus.scans, Trigger: d.gpus.scan, Switches: d.gpus.switches, Interconnects: d.claims.mig,
 		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
 	})
+	readiness := publishing.NewReadiness(d.gpus.root, d.events, d.changed)
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
 		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
-		Cordoned: d.cordons, Records: d.claims.engine, Reports: d.events,
+		Cordoned: d.cordons, Readiness: readiness, Records: d.claims.engine, Reports: d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
 		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
@@ -150,7 +151,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 			Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Locks: d.gpus.watcher, Health: d.faults.tracker,
 			Polls: d.gpus.xids, Ignore: d.XIDs.Ignore,
 		},
-		Background: d.background(),
+		Background: append(d.background(), readiness),
 	}), nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
@@ -17,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/gpu/sampler"
+	"gpu-dra-driver/pkg/node/kubeletplugin"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
@@ -55,6 +57,7 @@ func (n *node) kernel() nvml.Kernel { return nvml.Kernel{ProcRoot: n.ProcRoot, S
 // gpus are the node's GPUs, the locks on them beside those of claims, and the device plugins that serve them.
 type gpus struct {
 	library nvml.Library
+	root    *driverroot.Root
 	scans   *inventory.Latest
 	// scan requests a scan; the other Trigger requests the polls that follow an XID.
 	scan, xids notify.Trigger
@@ -67,9 +70,17 @@ type gpus struct {
 }
 
 func newGPUs(n *node) *gpus {
+	root := driverroot.New(driverroot.Options{
+		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
+		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName), Load: true,
+	})
+	own := "/dev"
+	if n.DevRoot != "" && n.DevRoot != "/" {
+		own = "" // NVML finds its nodes elsewhere.
+	}
 	scans, kubelet := inventory.NewLatest(), podresources.NewKubelet(filepath.Join(n.KubeletPodResourcesDir, "kubelet.sock"))
 	return &gpus{
-		library: native.New(n.ContainerDriverRoot), scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
+		library: driverroot.Library{Library: native.New(n.ContainerDriverRoot), Root: root, OwnDev: own}, root: root, scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
 		switches: new(inventory.Switches), watcher: watcher.NewLocks(), sampler: sampler.NewLocks(),
 		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(kubelet, scans, n.changed, n.metrics),
 	}

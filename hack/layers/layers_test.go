@@ -27,6 +27,7 @@ var only = map[string]string{
 // changesFiles lists the packages that change files outside internal/host, with the reason.
 var changesFiles = map[string]string{
 	"cmd/kubectl-gpu":          "it runs on a user's machine, and writes only the archive that the user names",
+	"internal/driverroot":      "it makes device nodes that are missing, which no claim owns and the next start finds",
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
 	"pkg/node/kubeletplugin":   "the hook binary and stale sockets belong to no claim: each start makes them right again",
 }

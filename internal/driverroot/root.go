@@ -37,11 +37,14 @@ type Options struct {
 	ProcRoot             string
 	// HookPath is the host path of nvidia-cdi-hook.
 	HookPath string
+	// Load loads nvidia_uvm before its numbers are read. If false, a node without the module is incomplete.
+	Load bool
 }
 
 // Root is a driver root. Its methods are safe for concurrent use.
 type Root struct {
-	o Options
+	o      Options
+	loader *Loader
 
 	mu      sync.Mutex
 	entries map[string]entry // by PCI address, and "" for the common edits
@@ -78,7 +81,7 @@ func New(o Options) *Root {
 	o.DriverRoot = cmp.Or(o.DriverRoot, "/")
 	o.HostDriverRoot = cmp.Or(o.HostDriverRoot, o.DriverRoot)
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
-	return &Root{o: o, entries: map[string]entry{}}
+	return &Root{o: o, loader: &Loader{Root: o.DriverRoot, ProcRoot: o.ProcRoot}, entries: map[string]entry{}}
 }
 
 // dev returns the parent of /dev, as this process and as the runtime see it.
@@ -98,6 +101,11 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	version, err := r.driverVersion()
 	if err != nil {
 		return specs.ContainerEdits{}, err
+	}
+	if r.o.Load {
+		if err := r.loader.Load(ctx); err != nil {
+			return specs.ContainerEdits{}, fmt.Errorf("%w: %w", ErrIncomplete, err)
+		}
 	}
 	return r.cached(ctx, "", version+r.commonStamp(), func() (specs.ContainerEdits, error) { return r.readCommon(version) })
 }

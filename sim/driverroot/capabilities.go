@@ -47,7 +47,7 @@ func capabilities(s *engine.State) []Entry {
 	}
 	entries := []Entry{capNode(1, configMode), capNode(2, useMode)}
 	if !s.DriverLoaded {
-		return entries
+		return nodesOf(s, entries)
 	}
 	entries = append(entries, file(capabilitiesDir+"/mig/config", access(1, configMode)), file(capabilitiesDir+"/mig/monitor", access(2, useMode)))
 	for _, i := range s.OnBus() {
@@ -64,7 +64,12 @@ func capabilities(s *engine.State) []Entry {
 			}
 		}
 	}
-	return entries
+	return nodesOf(s, entries)
+}
+
+// nodesOf leaves device nodes out while the machine has none.
+func nodesOf(s *engine.State, entries []Entry) []Entry {
+	return slices.DeleteFunc(entries, func(e Entry) bool { return s.NodesMissing && e.Kind == CharDevice })
 }
 
 // migMinors is the kernel's table of all possible capabilities.

@@ -22,7 +22,7 @@ func proc(s *engine.State) []Entry {
 	const dir = "proc/driver/nvidia"
 	entries = append(entries,
 		file(dir+"/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (simulated)\nGCC version:  simulated\n", version)),
-		file("proc/modules", "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n"),
+		file("proc/modules", modules(s)),
 		file(dir+"/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRmLogonRC: 1\nEnableMSI: 1\n"),
 		Entry{Path: dir + "/gpus", Kind: Dir},
 	)
@@ -39,10 +39,20 @@ func proc(s *engine.State) []Entry {
 	return entries
 }
 
+func modules(s *engine.State) string {
+	if s.UVMMissing {
+		return "nvidia 2 0 - Live 0x0\n"
+	}
+	return "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n"
+}
+
 func charDevices(s *engine.State) string {
 	t := "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n"
 	if s.DriverLoaded {
-		t += fmt.Sprintf("%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n%3d nvidia-uvm\n", majorGPU, majorGPU, majorGPU, majorCaps, majorUVM)
+		t += fmt.Sprintf("%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n", majorGPU, majorGPU, majorGPU, majorCaps)
+		if !s.UVMMissing {
+			t += fmt.Sprintf("%3d nvidia-uvm\n", majorUVM)
+		}
 		if s.Profile.Board.Switches > 0 {
 			t += fmt.Sprintf("%3d nvidia-nvswitch\n", majorSwitch)
 		}

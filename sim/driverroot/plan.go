@@ -14,6 +14,9 @@ import (
 // mpsProgram is another name of the nvidia-smi replacement: see sim/mps.
 const mpsProgram = "nvidia-cuda-mps-control"
 
+// ModprobeProgram is another one: it loads the module nvidia_uvm and makes the device nodes.
+const ModprobeProgram = "nvidia-modprobe"
+
 // sonames lists the driver's libraries that clients load, each with its SONAME's number.
 var sonames = []struct{ name, number string }{
 	{"libcuda", "1"}, {"libcudadebugger", "1"}, {"libnvcuvid", "1"}, {"libnvidia-allocator", "1"}, {"libnvidia-cfg", "1"},
@@ -29,6 +32,7 @@ func libraries(s *engine.State) []Entry {
 		{Path: path.Join(LibDir, "libnvidia-ml.so.1"), Kind: Symlink, Target: nvmlFile},
 		{Path: path.Join(BinDir, "nvidia-smi"), Kind: Installed, Mode: 0o755},
 		{Path: path.Join(BinDir, mpsProgram), Kind: Installed, Mode: 0o755},
+		{Path: path.Join(BinDir, ModprobeProgram), Kind: Installed, Mode: 0o755},
 		// Mount points for a process that is chrooted here.
 		{Path: "tmp", Kind: Dir}, {Path: "dev/shm", Kind: Dir},
 	}
@@ -69,11 +73,14 @@ func firmwareDir(s *engine.State) string {
 
 // devices stay when the driver is unloaded, like nodes made by nvidia-modprobe, and vanish with their GPU.
 func devices(s *engine.State) []Entry {
-	entries := []Entry{
-		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),
-		{Path: KernelLog, Kind: Log, Mode: 0o644},
-		node("dev/nvidia-uvm", majorUVM, 0), node("dev/nvidia-uvm-tools", majorUVM, 1),
+	entries := []Entry{{Path: KernelLog, Kind: Log, Mode: 0o644}}
+	if s.NodesMissing {
+		return entries
 	}
+	entries = append(entries,
+		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),
+		node("dev/nvidia-uvm", majorUVM, 0), node("dev/nvidia-uvm-tools", majorUVM, 1),
+	)
 	for n := range s.Profile.Board.Switches {
 		entries = append(entries, node(fmt.Sprintf("dev/nvidia-nvswitch%d", n), majorSwitch, uint32(n)))
 	}

@@ -34,6 +34,8 @@ type Options struct {
 	Seed string
 	// DriverVersion replaces that of the profile, if it is set.
 	DriverVersion string
+	// Bare makes a machine without device nodes and nvidia_uvm, until nvidia-modprobe runs there.
+	Bare bool
 	// Without lists NVML functions that the installed library lacks.
 	Without []string
 }
@@ -94,6 +96,7 @@ func Up(dir string, o Options) (_ *Root, err error) {
 		return nil, err
 	}
 	state.AbsentSymbols = o.Without
+	state.Bare, state.UVMMissing, state.NodesMissing = o.Bare, o.Bare, o.Bare
 	library, err := readLibrary(o.Library, o.Without)
 	if err != nil {
 		return nil, err
@@ -115,6 +118,7 @@ func Up(dir string, o Options) (_ *Root, err error) {
 		filepath.Join(LibDir, "libnvidia-ml.so."+profile.Driver.Version): library,
 		filepath.Join(BinDir, "nvidia-smi"):                              smi,
 		filepath.Join(BinDir, mpsProgram):                                smi, // Its name selects the program.
+		filepath.Join(BinDir, ModprobeProgram):                           smi,
 	}
 	if err := install(abs, installed); err != nil {
 		return nil, err

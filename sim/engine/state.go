@@ -28,6 +28,11 @@ type State struct {
 	Boots  int    `json:"boots"`
 	// DriverLoaded means that the kernel module is loaded.
 	DriverLoaded bool `json:"driverLoaded"`
+	// Bare is a driver's install without nvidia-persistenced: a boot loads no nvidia_uvm and makes no device nodes.
+	// UVMMissing and NodesMissing are the present state.
+	Bare         bool `json:"bare,omitempty"`
+	UVMMissing   bool `json:"uvmMissing,omitempty"`
+	NodesMissing bool `json:"nodesMissing,omitempty"`
 	// AbsentSymbols lists the NVML functions that this driver's library lacks.
 	AbsentSymbols []string `json:"absentSymbols,omitempty"`
 	// GPUs has one element for each slot, ordered by address, including those off the bus.
@@ -143,6 +148,7 @@ func (s *State) boot() {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s|%s|boot|%d", s.Seed, s.Profile.Name, s.Boots))
 	s.BootID = uuidOf(h[:16])
 	s.DriverLoaded = true
+	s.UVMMissing, s.NodesMissing = s.Bare, s.Bare
 	s.Faults = nil
 	minor := 0
 	for i := range s.GPUs {

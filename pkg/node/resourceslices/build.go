@@ -106,6 +106,8 @@ const (
 	Withheld State = "withheld"
 	// Unknown GPUs were readable, but NVML has not answered for a while.
 	Unknown State = "unknown"
+	// NotReady GPUs answer, but the driver on the node is not complete, so that no claim can be prepared.
+	NotReady State = "not-ready"
 	// NoDemand partitions and groups are withdrawn soon, because no object asks for them.
 	NoDemand State = "no-demand"
 	// Cordoned GPUs are out of use on an API server without taints; elsewhere they have the CordonTaint.
@@ -114,7 +116,7 @@ const (
 
 // temporary means that the devices stay published, with taints where the server has them.
 func (s State) temporary() bool {
-	return s == Withheld || s == Unknown || s == NoDemand || s.fault()
+	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s.fault()
 }
 
 // fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are

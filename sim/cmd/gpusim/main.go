@@ -123,6 +123,7 @@ func up(v verb, args []string, out io.Writer) error {
 	f.StringVar(&o.DriverVersion, "driver-version", "", "version of the driver, such as 550.54.15 (empty: the profile's)")
 	f.StringVar(&o.Library, "lib", beside("libnvidia-ml.so.1"), "NVML library to install")
 	f.StringVar(&o.SMI, "smi", beside("nvidia-smi"), "nvidia-smi stand-in to install")
+	f.BoolVar(&o.Bare, "bare", false, "no device nodes and no module nvidia_uvm, until nvidia-modprobe runs in the root")
 	f.Func("without-symbol", "NVML `function` that the library lacks, as in an older driver; may be repeated", func(s string) error {
 		o.Without = append(o.Without, s)
 		return nil

@@ -2,14 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command nvidia-smi replaces NVIDIA's, on a simulated host and in its containers. Under the name
-// nvidia-cuda-mps-control it replaces the MPS control program, which runs it as nvidia-cuda-mps-server.
+// nvidia-cuda-mps-control it replaces the MPS control program, which runs it as nvidia-cuda-mps-server. nvidia-modprobe is
+// another name.
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
@@ -20,11 +24,35 @@ func main() {
 	case mps.Program:
 	case mps.ServerProgram:
 		os.Exit(mps.Serve(os.Stdin, os.Stdout))
+	case driverroot.ModprobeProgram:
+		os.Exit(modprobe(cmp.Or(root, machine())))
 	default:
 		os.Exit(smi.Run(os.Args[1:], root, driverroot.Follow, os.Stdout, os.Stderr))
 	}
-	if own, err := os.Executable(); err == nil && root == "" {
-		root = filepath.Dir(filepath.Dir(filepath.Dir(own)))
+	os.Exit(mps.Run(os.Args[1:], os.Environ(), cmp.Or(root, machine()), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// machine returns the root that has this program in usr/bin.
+func machine() string {
+	own, err := os.Executable()
+	if err != nil {
+		return ""
 	}
-	os.Exit(mps.Run(os.Args[1:], os.Environ(), root, os.Stdin, os.Stdout, os.Stderr))
+	return filepath.Dir(filepath.Dir(filepath.Dir(own)))
+}
+
+// modprobe makes the machine's device nodes and loads nvidia_uvm: nvidia-modprobe -u -c0.
+func modprobe(root string) int {
+	r, err := driverroot.Open(root)
+	if err == nil {
+		err = r.Update(func(s *engine.State) error {
+			s.UVMMissing, s.NodesMissing = false, false
+			return nil
+		})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }

@@ -26,7 +26,8 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// NodeOptions configures a Node; all fields but AdoptExternal, Sharing and the settings are required.
+// NodeOptions configures a Node; all fields but AdoptExternal, Sharing, Readiness and the settings are
+// required.
 type NodeOptions struct {
 	resourceslices.Settings
 	Sharing sharing.Source
@@ -37,6 +38,8 @@ type NodeOptions struct {
 	DevicePlugins plan.DevicePlugins
 	// Cordoned are the cordons of the Node. Until they are known, nothing is published.
 	Cordoned Cordoned
+	// Readiness of the driver for containers. Until it is known, nothing is published. Default: it is ready.
+	Readiness *Readiness
 	// Records are the prepared claims.
 	Records plan.Held
 	Reports notify.Reporter
@@ -152,7 +155,11 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	defer n.mu.Unlock()
 	served, asked := n.o.DevicePlugins.GPUs()
 	cordons, known := n.o.Cordoned.Cordoned()
-	if n.snapshot == nil || !asked || !known {
+	notReady, checked := "", true
+	if n.o.Readiness != nil {
+		notReady, checked = n.o.Readiness.Problem()
+	}
+	if n.snapshot == nil || !asked || !known || !checked {
 		return nil, false
 	}
 	s := *n.snapshot
@@ -173,6 +180,8 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State: resourceslices.Unknown, Message: gpu.SilentText + ". Run nvidia-smi on the node, and reset the GPU or reboot the node",
 			}
+		} else if notReady != "" {
+			conditions[g.PCIAddress] = resourceslices.Condition{State: resourceslices.NotReady, Message: notReady}
 		} else if incomplete && !exclusive[g.PCIAddress] {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State:   resourceslices.Withheld,
@@ -200,8 +209,10 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
 		Switched: n.modes(s), External: n.external(s), Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
-	// Found reports once for the node that NVML does not answer.
-	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return n.unknown && w.State == resourceslices.Unknown }))
+	// Found reports once for the node that NVML does not answer, and Readiness that the driver is not ready.
+	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool {
+		return n.unknown && w.State == resourceslices.Unknown || w.State == resourceslices.NotReady
+	}))
 	out := make([]resourceslice.Slice, len(pool.Slices))
 	for i, s := range pool.Slices {
 		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,7 +98,9 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 				if taint.Key == resourceslices.UnmonitoredTaint && h.Health == draplugin.HealthStatusHealthy {
 					h.Health, h.Message = draplugin.HealthStatusUnknown, "the GPU's health cannot be read"
 				}
-				available := taint.Value == string(resourceslices.Withheld) || taint.Value == string(resourceslices.NoDemand)
+				available := slices.Contains([]resourceslices.State{
+					resourceslices.Withheld, resourceslices.NoDemand, resourceslices.NotReady,
+				}, resourceslices.State(taint.Value))
 				if taint.Key != resourceslices.UnhealthyTaint || available {
 					continue
 				}

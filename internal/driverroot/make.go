@@ -1,0 +1,80 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// Library is NVML of a process whose /dev can lack the driver's device nodes. A container has the nodes of its start, and a
+// driver makes them at its first use.
+type Library struct {
+	nvml.Library
+	Root *Root
+	// OwnDev is the directory in which NVML finds the nodes. Empty: no nodes are made.
+	OwnDev string
+}
+
+// Open makes missing nodes and opens the library.
+func (l Library) Open() (nvml.Session, error) {
+	made := l.Root.makeNodes(l.OwnDev)
+	s, err := l.Library.Open()
+	if err != nil && made != nil {
+		err = fmt.Errorf("%w (%w)", err, made)
+	}
+	return s, err
+}
+
+// makeNodes makes the missing nodes that NVML needs, by the kernel's numbers. It changes none.
+func (r *Root) makeNodes(dev string) error {
+	if dev == "" {
+		return nil
+	}
+	gpus, err := os.ReadDir(r.proc("gpus"))
+	if err != nil {
+		return nil // There is no driver.
+	}
+	wanted := controlNodes[:1]
+	if nodes, err := filepath.Glob(filepath.Join(dev, "nvidia[0-9]*")); err != nil || len(nodes) < len(gpus) {
+		// The driver's files of a GPU that hangs can hang, so they are read only if a node is missing.
+		for _, g := range gpus {
+			data, err := os.ReadFile(r.proc("gpus", g.Name(), "information"))
+			if minor, ok := parseMinor(minorForm, data); ok && err == nil {
+				wanted = append(wanted[:len(wanted):len(wanted)], gpuNode(Device{Minor: minor}))
+			}
+		}
+	} else if _, err := os.Lstat(filepath.Join(dev, "nvidiactl")); err == nil {
+		return nil
+	}
+	described, err := r.describe(wanted...)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, n := range described {
+		path := filepath.Join(dev, strings.TrimPrefix(n.Path, "/dev/"))
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		mode := uint32(ptr.Deref(n.FileMode, 0o666).Perm())
+		err := unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(uint32(n.Major), uint32(n.Minor))))
+		if err == nil {
+			err = errors.Join(os.Chmod(path, os.FileMode(mode)), os.Chown(path, 0, int(ptr.Deref(n.GID, 0)))) // The umask has no say.
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			failed = append(failed, fmt.Errorf("make the device node %s: %w; run on the node, as root: nvidia-modprobe -c0 -u, then restart the plugin's pod", path, err))
+		}
+	}
+	return errors.Join(failed...)
+}
