@@ -122,6 +122,22 @@ func Follow(root string) func(*engine.State) error {
 	}
 }
 
+// Load loads the module nvidia_uvm and makes the device nodes of the machine in a root, as nvidia-modprobe does. It leaves
+// the driver's other files as they are.
+func Load(root string) error {
+	sync := func(s *engine.State) error {
+		before, err := readManifest(root)
+		if err != nil {
+			return err
+		}
+		return follow(root, before, withParents(slices.Concat(devices(s), proc(s), capabilities(s))), nil)
+	}
+	return engine.Open(root, sync).Update(func(s *engine.State) error {
+		s.UVMMissing, s.NodesMissing = false, false
+		return nil
+	})
+}
+
 // writeContainerFile writes the MIG devices into the file that containers mount. A running container keeps the file
 // of its start, with its own partition.
 func writeContainerFile(root string, s *engine.State) error {

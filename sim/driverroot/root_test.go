@@ -302,3 +302,34 @@ func TestPlaceholder_Library_IsELFSharedObject(t *testing.T) {
 	has(t, lib64, "L--------- libcuda.so.1 -> libcuda.so.580.126.09", "L--------- libnvidia-nvvm.so.4 -> libnvidia-nvvm.so.580.126.09",
 		"L--------- libnvidia-ptxjitcompiler.so.1 -> libnvidia-ptxjitcompiler.so.580.126.09")
 }
+
+// TestLoad_BareMachine_HasNodesAndModule boots a driver without nvidia-persistenced, and runs nvidia-modprobe.
+func TestLoad_BareMachine_HasNodesAndModule(t *testing.T) {
+	r := simtest.Root(t, "hgx-h100", func(o *driverroot.Options) { o.Bare = true })
+	complete := func() bool {
+		nodes, err := filepath.Glob(filepath.Join(r.Path, "dev/nvidia*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices, err := os.ReadFile(filepath.Join(r.ProcRoot, "devices"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uvm := strings.Contains(string(devices), "nvidia-uvm"); uvm != (len(nodes) > 0) {
+			t.Errorf("nvidia_uvm: %t, nodes: %v", uvm, nodes)
+		}
+		return len(nodes) > 0
+	}
+	for range 2 {
+		if complete() {
+			t.Error("it has nodes after its boot")
+		}
+		if out, err := exec.Command(filepath.Join(r.Path, driverroot.BinDir, driverroot.ModprobeProgram), "-u", "-c0").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if !complete() {
+			t.Error("nvidia-modprobe made no nodes")
+		}
+		simtest.Change(t, r, (*engine.State).Reboot)
+	}
+}

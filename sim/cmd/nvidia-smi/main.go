@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 
 	"gpu-dra-driver/sim/driverroot"
-	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
@@ -25,7 +24,11 @@ func main() {
 	case mps.ServerProgram:
 		os.Exit(mps.Serve(os.Stdin, os.Stdout))
 	case driverroot.ModprobeProgram:
-		os.Exit(modprobe(cmp.Or(root, machine())))
+		if err := driverroot.Load(cmp.Or(root, machine(), "/")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	default:
 		os.Exit(smi.Run(os.Args[1:], root, driverroot.Follow, os.Stdout, os.Stderr))
 	}
@@ -39,20 +42,4 @@ func machine() string {
 		return ""
 	}
 	return filepath.Dir(filepath.Dir(filepath.Dir(own)))
-}
-
-// modprobe makes the machine's device nodes and loads nvidia_uvm: nvidia-modprobe -u -c0.
-func modprobe(root string) int {
-	r, err := driverroot.Open(root)
-	if err == nil {
-		err = r.Update(func(s *engine.State) error {
-			s.UVMMissing, s.NodesMissing = false, false
-			return nil
-		})
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
 }
