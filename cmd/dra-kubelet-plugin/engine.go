@@ -66,7 +66,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
 	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
-	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config), reports: n.events}
+	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config), node: g.root, reports: n.events}
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
@@ -110,7 +110,9 @@ type hook struct {
 	machine *host.Host
 	// source is its file in the image, dir the directory where the container runtime finds it.
 	source, dir string
-	reports     notify.Reporter
+	// node has the ldconfig that the hook runs.
+	node    *driverroot.Root
+	reports notify.Reporter
 
 	mu        sync.Mutex
 	installed bool
@@ -146,7 +148,7 @@ func (h *hook) Run(ctx context.Context) {
 		if err != nil || ran {
 			return
 		}
-		err = kubeletplugin.CheckHook(ctx, h.dir)
+		err = kubeletplugin.CheckHook(ctx, h.dir, h.node)
 		if ran = err == nil; !ran && err.Error() != problem && ctx.Err() == nil {
 			problem = err.Error()
 			h.reports.Report(err)

@@ -23,8 +23,8 @@ func libDirs(triplet string) []string {
 	return []string{"lib/" + triplet, "usr/lib/" + triplet, "lib64", "usr/lib64", "lib", "usr/lib"}
 }
 
-// closure returns every shared object that the binaries (paths on this machine) and the extra sonames need, and the
-// dynamic linker, which the C library names too, each at its path in root. It follows symbolic links: an image needs the
+// closure returns every shared object that the binaries (paths on this machine) and the extra sonames need, each at its
+// path in root. The dynamic linker, which the C library names too, is among them. It follows symbolic links: an image needs the
 // soname, not the versioned file.
 func closure(root fs.FS, triplet string, extra []string, binaries ...string) ([]entry, error) {
 	found := map[string]entry{}

@@ -4,6 +4,7 @@
 package driverroot
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,6 +126,17 @@ func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.
 // glibc, NixOS.
 var LDConfigs = []string{
 	"/sbin/ldconfig", "/usr/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig", "/run/current-system/sw/bin/ldconfig",
+}
+
+// ErrNoLDConfig says that a hook of every container cannot run.
+var ErrNoLDConfig = errors.New("the node has no ldconfig (looked for " + strings.Join(LDConfigs, ", ") + ")")
+
+// CheckLDConfig returns ErrNoLDConfig for a node without an ldconfig. The node's root directory can be unknown.
+func (r *Root) CheckLDConfig() error {
+	if entries, err := os.ReadDir(filepath.Join(r.o.ProcRoot, "1/root")); err != nil || len(entries) == 0 || r.ldconfig() != "" {
+		return nil
+	}
+	return ErrNoLDConfig
 }
 
 // ldconfig returns the node's ldconfig by the root directory of its first process. It is empty if that is not known, or

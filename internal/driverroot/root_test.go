@@ -359,5 +359,14 @@ func TestCommon_NodesLDConfig_IsNamed(t *testing.T) {
 		if i := slices.Index(args, "--ldconfig-path"); at == "" && i >= 0 || at != "" && (i < 0 || args[i+1] != at) {
 			t.Errorf("%q: %v", at, args)
 		}
+		if err := New(o).CheckLDConfig(); err != nil {
+			t.Errorf("%q: %v", at, err)
+		}
+		if at == "" {
+			write(t, filepath.Join(dir, "proc/1/root/etc/passwd"), "")
+			if err := New(o).CheckLDConfig(); !errors.Is(err, ErrNoLDConfig) {
+				t.Error(err)
+			}
+		}
 	}
 }

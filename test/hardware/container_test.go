@@ -182,7 +182,7 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 			key := "container." + root + "."
 			r := driverroot.New(driverroot.Options{DriverRoot: root, DevRoot: *devRoot, ProcRoot: *procRoot, HookPath: *hookPath})
 			common, commonErr := r.Common(t.Context())
-			one, gpuErr := r.GPU(t.Context(), driverroot.Device{PCIAddress: g.PCIAddress, UUID: string(g.UUID), Minor: g.Minor})
+			one, gpuErr := r.GPU(t.Context(), driverroot.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Minor: g.Minor})
 			if err := errors.Join(commonErr, gpuErr); err != nil {
 				note(key+"edits", err.Error())
 				return
@@ -198,7 +198,7 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 				}
 				out, err := c.run(t, nil, "nvidia-smi", "-L")
 				note(key+"nvidia-smi", fmt.Sprintf("%s | %s", outcome(err), out))
-				if err != nil || !strings.Contains(out, string(g.UUID)) {
+				if err != nil || !strings.Contains(out, g.UUID) {
 					t.Errorf("nvidia-smi -L: %v: %s", err, out)
 				}
 			}
@@ -208,7 +208,7 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 			}
 			limit := uint64(4 << 30)
 			share := driverspec.DeviceEdits(one, plan.Device{
-				Request: "gpu", Name: m.want.Name, Kind: gpu.KindGPU, UUID: string(g.UUID), Share: plan.Share{UsableBytes: limit},
+				Request: "gpu", Name: m.want.Name, Kind: gpu.KindGPU, UUID: g.UUID, Share: plan.Share{UsableBytes: limit},
 				Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: &limit, ActiveThreadPercentage: 25},
 			}, m.dir, "")
 			for _, uid := range []uint32{0, 1000} {

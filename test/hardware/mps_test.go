@@ -95,7 +95,7 @@ func startMPS(t *testing.T, d mpsd.Daemon) *mps {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	m.want.Name, m.want.UUID = "gpu-0", string(s.GPUs[0].UUID)
+	m.want.Name, m.want.UUID = "gpu-0", s.GPUs[0].UUID
 	m.ensure()
 	return m
 }

@@ -172,7 +172,7 @@ func (e *env) oldDriver() {
 	simtest.Change(e.t, engine.Open(e.root.Path, nil), func(s *engine.State) { s.Profile.Driver.Version = "570.172.08" })
 }
 
-// TestEnsure_RootOfProgramsAndLibraries_Serves has a driver root that is no root file system: no /tmp, no /dev.
+// TestEnsure_RootOfProgramsAndLibraries_Serves has a driver root without /tmp and /dev.
 func TestEnsure_RootOfProgramsAndLibraries_Serves(t *testing.T) {
 	t.Setenv("TMPDIR", "/var/tmp") // Outside of the daemon's own /tmp.
 	e := newEnv(t)

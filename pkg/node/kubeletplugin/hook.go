@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/driverprogram"
+	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/claimerror"
 )
@@ -31,9 +32,9 @@ const HookName = "nvidia-cdi-hook"
 // hookLimit limits a run of the hook that prints its version.
 const hookLimit = 20 * time.Second
 
-// CheckHook runs the installed hook once. The plugin sees the node's directory with the flags of its mount, so the hook
+// CheckHook runs the installed hook once, and looks for the program that the hook runs on the node. The plugin sees the node's directory with the flags of its mount, so the hook
 // runs for the container runtime if it runs here.
-func CheckHook(ctx context.Context, dataDir string) error {
+func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error {
 	ctx, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()
 	target := filepath.Join(dataDir, HookName)
@@ -43,6 +44,12 @@ func CheckHook(ctx context.Context, dataDir string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	if err == nil {
+		if err = node.CheckLDConfig(); err != nil {
+			return &claimerror.Error{
+				Reason: claimerror.HostFailure, Attempt: "run the CDI hook", Cause: err,
+				Remedy: "containers with a GPU cannot start on this node: install ldconfig of glibc at /sbin/ldconfig",
+			}
+		}
 		return nil
 	}
 	failure := &claimerror.Error{

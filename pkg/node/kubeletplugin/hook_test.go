@@ -4,6 +4,7 @@
 package kubeletplugin
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 )
 
@@ -110,9 +112,10 @@ func TestInstallHook_ImageWithAndWithoutHook_InstallsOrKeeps(t *testing.T) {
 }
 
 func TestCheckHook_RunsOrNot_SaysWhatToDo(t *testing.T) {
-	for name, test := range map[string]struct{ text, flags, want string }{
+	for name, test := range map[string]struct{ text, flags, file, want string }{
 		"it runs":        {text: "#!/bin/sh\ntest \"$1\" = --version\n"},
 		"it fails":       {text: "#!/bin/sh\necho GLIBC_2.34 not found\nexit 1\n", want: "GLIBC_2.34 not found"},
+		"no ldconfig":    {text: "#!/bin/sh\n", file: "etc/passwd", want: "install ldconfig"},
 		"no program":     {text: "text", want: "for its architecture"},
 		"mounted noexec": {text: "#!/bin/sh\n", flags: "noexec", want: "mount it without noexec"},
 	} {
@@ -131,7 +134,14 @@ func TestCheckHook_RunsOrNot_SaysWhatToDo(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, HookName), []byte(test.text), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			err := CheckHook(t.Context(), dir)
+			proc := t.TempDir()
+			if test.file != "" {
+				file := filepath.Join(proc, "1/root", test.file)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := CheckHook(t.Context(), dir, driverroot.New(driverroot.Options{ProcRoot: proc}))
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Error(err)
 			}
