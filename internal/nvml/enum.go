@@ -86,7 +86,7 @@ const (
 // RecoveryAction is the driver's advice for a GPU (nvmlDeviceGpuRecoveryAction_t).
 type RecoveryAction int
 
-// RecoveryUnsupported means that the driver gives no advice: it is older than R570.
+// RecoveryUnsupported means that the driver gives no advice: it is older than R570, or did not answer for this field.
 const RecoveryUnsupported RecoveryAction = -1
 
 // Slowdown is a set of reasons for reduced clocks (nvmlClocksEventReasons).

@@ -87,7 +87,8 @@ type Device interface {
 	NVLinkPeer(other Device) (bool, error)
 	// Fabric returns the GPU's registration with an NVLink fabric. It returns NotSupported on a GPU without one.
 	Fabric() (Fabric, error)
-	// Health fails as the query of its field values fails, or if another of its queries finds the GPU lost or to be reset.
+	// Health fails as the query of its field values fails, or if a field or another of its queries finds the GPU lost or to be
+	// reset. Any other error of one field or query leaves out that value only.
 	Health() (Health, error)
 
 	// The queries and changes of MIG. On a GPU without MIG they return NotSupported. Profiles and placements are available
@@ -125,8 +126,7 @@ type Device interface {
 	Temperature() (int, error)
 	// Clock returns the present frequency in MHz.
 	Clock(ClockDomain) (int, error)
-	// Counters fails as the query of its field values fails. A value that the GPU or the driver does not have is
-	// NotReported.
+	// Counters fails as the query of its field values fails. A value without an answer is NotReported.
 	Counters() (Counters, error)
 	// ProcessMemory returns the memory of processes, clients of MPS included, in the order of Processes.
 	ProcessMemory() ([]ProcessMemory, error)

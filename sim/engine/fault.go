@@ -14,6 +14,7 @@ import (
 // Fault makes a query fail, or delays it.
 type Fault struct {
 	// Query is NVML's function name. A name without a version suffix covers all versions; "*" covers every query.
+	// "nvmlDeviceGetFieldValues/230" is one field of that query.
 	Query string `json:"query"`
 	// GPU is a UUID, empty for any GPU and for queries without a GPU.
 	GPU string `json:"gpu,omitempty"`
@@ -62,6 +63,18 @@ func (f Fault) matches(query, uuid string, afterEffect bool) bool {
 	}
 	return f.Query == "*" || f.Query == query || f.Query == BaseName(query)
 }
+
+// FieldFault returns the code of a field's fault, 0 without one. Such faults have no count.
+func (v View) FieldFault(id uint32) nvml.Code {
+	for _, f := range v.State.Faults {
+		if f.Query == fmt.Sprint(fieldValues, "/", id) && (f.GPU == "" || f.GPU == v.UUID) {
+			return f.Code
+		}
+	}
+	return 0
+}
+
+const fieldValues = "nvmlDeviceGetFieldValues"
 
 // BaseName returns a function's name without its version: nvmlDeviceGetMemoryInfo for nvmlDeviceGetMemoryInfo_v2.
 func BaseName(query string) string {

@@ -65,6 +65,9 @@ func nvmlDeviceGetFieldValues(dev C.handle, count C.int, values *C.fieldValue) C
 		for i := range unsafe.Slice(values, count) {
 			f := &unsafe.Slice(values, count)[i]
 			value, kind, code := fieldOf(v, uint32(f.fieldId), uint32(f.scopeId), now)
+			if fault := v.FieldFault(uint32(f.fieldId)); fault != 0 {
+				code = fault
+			}
 			f.timestamp, f.latencyUsec, f.value, f.valueType, f.code = C.longlong(now.UnixMicro()), 0, C.u64(value), C.u32(kind), C.u32(code)
 		}
 		return 0

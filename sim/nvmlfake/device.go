@@ -156,14 +156,19 @@ func (d *device) Fabric() (nvml.Fabric, error) {
 }
 
 func (d *device) Health() (nvml.Health, error) {
-	h, err := get(d, "nvmlDeviceGetFieldValues", func(v engine.View) nvml.Health {
+	h, err := ask(d, "nvmlDeviceGetFieldValues", func(v engine.View) (nvml.Health, nvml.Code) {
+		var failed nvml.Code
 		value := func(field uint32, without int64) int64 {
-			if n, code := v.HealthField(field); code == 0 {
+			n, code := v.HealthField(field)
+			if code = cmp.Or(v.FieldFault(field), code); code == 0 {
 				return int64(n)
+			}
+			if code == nvml.GPUIsLost || code == nvml.ResetRequired {
+				failed = code
 			}
 			return without
 		}
-		return nvml.Health{
+		h := nvml.Health{
 			Recovery:     nvml.RecoveryAction(value(engine.FieldRecoveryAction, int64(nvml.RecoveryUnsupported))),
 			RemapPending: value(engine.FieldRemapPending, 0) != 0, RemapFailed: value(engine.FieldRemapFailed, 0) != 0,
 			CorrectableErrors:   value(engine.FieldCorrectable, nvml.NotReported),
@@ -171,6 +176,7 @@ func (d *device) Health() (nvml.Health, error) {
 			CorrectableRows:     value(engine.FieldRemappedCor, nvml.NotReported),
 			UncorrectableRows:   value(engine.FieldRemappedUnc, nvml.NotReported),
 		}
+		return h, failed
 	})
 	for _, more := range []struct {
 		query string

@@ -366,3 +366,51 @@ func TestEvents_XID_ReachesEachSetOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestHealth_FieldHasCode_CostsThatFieldOnly gives the recovery action, and a counter, each code of NVML.
+func TestHealth_FieldHasCode_CostsThatFieldOnly(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	fake := simtest.Machine(t, "hgx-h100")
+	for name, of := range map[string]struct {
+		library nvml.Library
+		machine interface {
+			Update(func(*engine.State) error) error
+		}
+	}{"fake": {nvmlfake.New(fake), fake}, "library": {native.New(root.Path), root}} {
+		for _, code := range []nvml.Code{
+			nvml.InvalidArgument, nvml.NotSupported, nvml.NoPermission, nvml.NotFound, nvml.Timeout, nvml.GPUIsLost, nvml.ResetRequired,
+			nvml.OperatingSystem, nvml.NotReady, nvml.Unknown,
+		} {
+			simtest.Change(t, of.machine, func(s *engine.State) {
+				s.GPUs[0].RemapFailed, s.GPUs[0].CorrectableErrors = true, 7
+				s.Faults = []engine.Fault{{Query: "nvmlDeviceGetFieldValues/230", Code: code}, {Query: "nvmlDeviceGetFieldValues/4", Code: code}}
+			})
+			h, err := health(t, of.library)
+			if code == nvml.GPUIsLost || code == nvml.ResetRequired {
+				if !errors.Is(err, code) {
+					t.Errorf("%s, %v: %v", name, code, err)
+				}
+				continue
+			}
+			if err != nil || h.Recovery != nvml.RecoveryUnsupported || h.UncorrectableErrors != nvml.NotReported ||
+				!h.RemapFailed || h.CorrectableErrors != 7 {
+				t.Errorf("%s, %v: %+v, %v", name, code, h, err)
+			}
+		}
+	}
+}
+
+func health(t *testing.T, l nvml.Library) (nvml.Health, error) {
+	t.Helper()
+	s, err := l.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d, err := s.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Health()
+}

@@ -57,23 +57,29 @@ func optional[T any](failed *error, q querier, symbol string, call func() (T, go
 		return v
 	}
 	v, err := get(q, symbol, call)
-	if errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired) {
+	if unusable(err) {
 		*failed = err
 	}
 	return v
 }
 
-// fieldValue returns a number, or another one if the driver or the GPU does not have the field. Old drivers return
-// InvalidArgument for a field that they do not know. Drivers report the same field with 32 or 64 bits.
+// fieldValue returns a number, or another one if the driver did not answer for the field, with whichever code: one odd field
+// must not hide the others. Only the error of a GPU that answers no query is returned. Drivers report the same field with
+// 32 or 64 bits.
 func fieldValue(symbol string, f gonvml.FieldValue, without int64) (int64, error) {
 	switch err := failed(symbol, gonvml.Return(f.NvmlReturn)); {
 	case err == nil && (f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG) || f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG_LONG)):
 		return int64(binary.NativeEndian.Uint64(f.Value[:])), nil
 	case err == nil:
 		return int64(binary.NativeEndian.Uint32(f.Value[:4])), nil
-	case nvml.Unavailable(err), errors.Is(err, nvml.InvalidArgument):
-		return without, nil
-	default:
+	case unusable(err):
 		return 0, err
+	default:
+		return without, nil
 	}
+}
+
+// unusable reports the errors of a GPU that answers no query.
+func unusable(err error) bool {
+	return errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired)
 }
