@@ -20,7 +20,7 @@ import (
 
 // Options configures an Executor. Switches, ProcRoot and Scans are required.
 type Options struct {
-	// AllowReset allows switches of the mode that reset the GPU.
+	// AllowReset allows switches of the mode that reset the GPU, in either direction.
 	AllowReset bool
 	// AdoptExternal allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
 	// claim. Without it they belong to their creator.

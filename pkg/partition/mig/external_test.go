@@ -125,3 +125,31 @@ func TestSettings_AnotherBoardInSlot_KeepsItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// TestPrepare_AdoptedModeNeedsReset_SwitchedOnlyIfAllowed has a claim of a whole GPU whose MIG mode an administrator switched on.
+func TestPrepare_AdoptedModeNeedsReset_SwitchedOnlyIfAllowed(t *testing.T) {
+	for _, c := range []struct {
+		board          string
+		allowed, wants bool
+	}{{"dgx-a100-80", false, false}, {"dgx-a100-80", true, true}, {"a30", false, false}, {"hgx-h100", false, true}} {
+		e := devicestatetest.NewSimulated(t, c.board)
+		e.Sim.MIG.AdoptExternal, e.Sim.MIG.AllowReset = true, c.allowed
+		e.Sim.Change(func(s *engine.State) {
+			p := s.Profile.Board.MIG.GPUInstances[0]
+			s.SetMIGMode(&s.GPUs[0], true)
+			s.CreateInstance(&s.GPUs[0], p.ID, p.Starts[0])
+		})
+		e.Sim.ExternalModes[e.Sim.State().GPUs[0].Address] = true
+		before := e.Sim.State().GPUs[0]
+		p := e.Start()
+		e.Claim("a", "0")
+		if c.wants {
+			e.Prepare(p, "a")
+			continue
+		}
+		e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "resets the GPU", "--allow-gpu-reset")
+		if d := cmp.Diff(before, e.Sim.State().GPUs[0]); d != "" {
+			t.Errorf("%s changed (-before +after):\n%s", c.board, d)
+		}
+	}
+}

@@ -48,15 +48,8 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	if err != nil || current {
 		return err
 	}
-	architecture, err := g.Architecture()
-	if err != nil {
-		return fmt.Errorf("read the architecture: %w", err)
-	}
-	if architecture < nvml.ArchHopper && !x.o.AllowReset {
-		return &executor.Busy{
-			Obstacle: "its MIG mode is off, and switching it on resets the GPU",
-			Remedy:   "switch the mode on (nvidia-smi -mig 1) or allow resets with --allow-gpu-reset",
-		}
+	if err := x.mayReset(g, true); err != nil {
+		return err
 	}
 	if pending {
 		return &executor.Busy{
@@ -82,6 +75,27 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 		clearErr = x.modes.Remove(d.PCIAddress)
 	}
 	return errors.Join(err, clearErr) // The record stays until the mode is restored.
+}
+
+// mayReset returns an error if the switch of the mode resets the GPU, and resets are not allowed. A virtual machine may be
+// unable to reset the GPU: it would then be unusable until a reboot.
+func (x *Executor) mayReset(g *openGPU, on bool) error {
+	architecture, err := g.Architecture()
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the architecture: %w", err)
+	case architecture >= nvml.ArchHopper, x.o.AllowReset:
+		return nil
+	case on:
+		return &executor.Busy{
+			Obstacle: "its MIG mode is off, and switching it on resets the GPU",
+			Remedy:   "switch the mode on (nvidia-smi -mig 1) or allow resets with --allow-gpu-reset",
+		}
+	}
+	return &executor.Busy{
+		Obstacle: "its MIG mode is on, and switching it off resets the GPU",
+		Remedy:   "switch the mode off (nvidia-smi -mig 0) or allow resets with --allow-gpu-reset",
+	}
 }
 
 // setMode switches the mode and reads it back. The result of the switch alone is not reliable: the mode can change
@@ -188,6 +202,9 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 		return err
 	}
 	if current {
+		if err := x.mayReset(g, false); err != nil {
+			return err
+		}
 		there, err := g.instances()
 		if err != nil {
 			return err

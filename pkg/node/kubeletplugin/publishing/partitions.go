@@ -58,7 +58,10 @@ func (n *Node) external(s gpu.Snapshot) map[string][]gpu.Partition {
 func (n *Node) modes(s gpu.Snapshot) map[string]bool {
 	out := maps.Clone(n.switched)
 	for _, g := range s.GPUs {
-		if n.o.AdoptExternal && g.MIG.Enabled {
+		switch {
+		case g.MIG.Enabled && !g.MIG.Switchable && !n.o.AllowReset:
+			delete(out, g.PCIAddress) // The switch would reset the GPU.
+		case n.o.AdoptExternal && g.MIG.Enabled:
 			out[g.PCIAddress] = true
 		}
 	}

@@ -94,6 +94,23 @@ func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotExternal(t *testing.T) {
 	}
 }
 
+func TestNode_ModeNeedsReset_WholeIsPublishedOnlyIfAllowed(t *testing.T) {
+	for _, c := range []struct{ adopts, ours, allowed, want bool }{
+		{true, false, false, false}, {true, false, true, true}, {false, true, false, false}, {false, true, true, true},
+	} {
+		n := newNode(t, NodeOptions{AdoptExternal: c.adopts})
+		n.o.AllowReset = c.allowed
+		if c.ours {
+			n.o.Modes = switched{gpus: map[string]bool{at: true}}
+		}
+		s := cuttable(true)
+		s.GPUs[0].MIG.Switchable = false
+		if _, there := n.published(t, s)[asWhole]; there != c.want {
+			t.Errorf("%+v: the whole GPU is published: %v", c, there)
+		}
+	}
+}
+
 func TestNode_SwitchedModesUnreadable_BuildsNothing(t *testing.T) {
 	var reports []error
 	n := newNode(t, NodeOptions{Modes: switched{err: errors.New("disk")}})
