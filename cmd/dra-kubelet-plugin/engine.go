@@ -52,7 +52,7 @@ type claims struct {
 // newClaims opens the records of claims and of the settings that executors change.
 func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	records := map[string]*record.GPUs{}
-	for _, setting := range []string{mig.Setting, mps.Setting, timeslice.Setting} {
+	for _, setting := range []string{mig.Setting, mig.StuckSetting, mps.Setting, timeslice.Setting} {
 		var err error
 		if records[setting], err = openRecords(n.machine, n.Config, setting); err != nil {
 			return nil, err
@@ -60,8 +60,9 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	}
 	sessions := sessionpool.New(g.library, n.kernel().HasGPU, n.events)
 	daemons := mpsd.NewClient(filepath.Join(mpsDir(n.Config), mpsd.SocketName))
-	partitions := mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
+	partitions := mig.New(n.machine, sessions, records[mig.Setting], records[mig.StuckSetting], mig.Options{
 		AllowReset: n.AllowReset, AdoptExternal: n.AdoptExternalMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
+		Changed: n.changed,
 	})
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
 	shares.KeepMode = n.KeepComputeMode

@@ -105,6 +105,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	m := newMeasurements(n, g, claims, instance)
 	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
 	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
+	n.metrics.CollectStuck(claims.mig)
 	n.metrics.CollectUsage(m.meter.Account)
 	stop, err := serveHTTP(c, n.metrics)
 	if err != nil {
@@ -157,7 +158,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 
 // newSettings restores the settings of GPUs that no claim needs.
 func (d *driver) newSettings() (*executor.Settings, error) {
-	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(), d.claims.timeSlice.Setting()}
+	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(), d.claims.timeSlice.Setting(), d.claims.mig.StuckSetting()}
 	if d.HealthReset == flags.ResetWhenIdle {
 		attempts, err := openRecords(d.machine, d.Config, reset.Setting)
 		if err != nil {

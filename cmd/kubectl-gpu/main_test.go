@@ -555,6 +555,9 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"GPUs of a device plugin": {func(e *env) {
 			e.metrics("plugin", "gpu_dra_device_plugin_gpus 3\n")
 		}, nil, healthy, 1, "a device plugin serves 3 GPUs"},
+		"stuck partitions": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_stuck_partitions 2\n")
+		}, nil, healthy, 1, "NVML does not destroy 2 partitions of ended claims"},
 		"no right to the proxy": {func(e *env) {
 			e.metrics("plugin", "")
 			e.forbidden[proxyPath("plugin")] = true

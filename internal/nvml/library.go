@@ -107,6 +107,8 @@ type Device interface {
 	GPUInstancePlacements(profileID int) ([]MIGPlacement, error)
 	// GPUInstances returns the present instances of all profiles, ordered by ID.
 	GPUInstances() ([]GPUInstance, error)
+	// GPUInstance returns the instance with an ID. The error is Vanished if there is none.
+	GPUInstance(id int) (GPUInstance, error)
 	// CreateGPUInstance creates an instance at exactly that placement. It returns InsufficientResources if the
 	// placement is occupied.
 	CreateGPUInstance(profileID int, at MIGPlacement) (GPUInstance, error)

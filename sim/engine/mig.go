@@ -72,7 +72,7 @@ func (s *State) ResetGPU(g *GPU) nvml.Code {
 	if !g.idle() {
 		return nvml.InUse
 	}
-	g.Instances = nil
+	g.Instances, g.Destroys = nil, ""
 	g.RemappedRows += int(flag(g.RemapPending))
 	g.MIGEnabled, g.Lost, g.RemapPending = g.MIGPending, false, false
 	g.CorrectableErrors, g.UncorrectableErrors, g.LinkErrors = 0, 0, nil
@@ -181,14 +181,33 @@ func (i *Instance) Compute(id int) *Compute {
 	return nil
 }
 
+// DestroyFault is a fault of destructions of instances, which a reset of the GPU ends.
+type DestroyFault string
+
+const (
+	// DestroyRefused answers "in use" although no process uses the instance
+	// (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146).
+	DestroyRefused DestroyFault = "refused"
+	// DestroyIgnored answers success, and the instance stays.
+	DestroyIgnored DestroyFault = "ignored"
+)
+
+// destroys returns the answer in place of a destruction; done means that there is one.
+func (g *GPU) destroys() (code nvml.Code, done bool) {
+	return map[DestroyFault]nvml.Code{DestroyRefused: nvml.InUse}[g.Destroys], g.Destroys != ""
+}
+
 // DestroyInstance destroys a GPU instance.
 func (s *State) DestroyInstance(g *GPU, id int) nvml.Code {
 	i := g.Instance(id)
 	switch {
 	case i == nil:
 		return nvml.NotFound
-	case len(i.Computes) > 0:
+	case len(i.Computes) > 0 && g.Destroys != DestroyIgnored:
 		return nvml.InUse
+	}
+	if code, done := g.destroys(); done {
+		return code
 	}
 	g.Instances = slices.DeleteFunc(g.Instances, func(o Instance) bool { return o.ID == id })
 	return 0
@@ -239,6 +258,9 @@ func (s *State) DestroyCompute(g *GPU, gpuInstance, id int) nvml.Code {
 		return p.Place != nil && p.Place.GPUInstance == gpuInstance && p.Place.ComputeInstance == id
 	}) {
 		return nvml.InUse
+	}
+	if code, done := g.destroys(); done {
+		return code
 	}
 	i.Computes = slices.DeleteFunc(i.Computes, func(c Compute) bool { return c.ID == id })
 	return 0

@@ -66,6 +66,8 @@ type GPU struct {
 	// Instances lists the GPU instances, ordered by ID. Made counts all compute instances since the boot.
 	Instances []Instance `json:"instances,omitempty"`
 	Made      int        `json:"made,omitempty"`
+	// Destroys is how the driver answers a destruction of instances.
+	Destroys DestroyFault `json:"destroys,omitempty"`
 	// Monitors lists clients that use the GPU without being processes on it, such as DCGM.
 	Monitors []string `json:"monitors,omitempty"`
 

@@ -85,6 +85,15 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	})
 }
 
+func (d *device) GPUInstance(id int) (nvml.GPUInstance, error) {
+	return cut(d, "nvmlDeviceGetGpuInstanceById", func(v engine.View) (nvml.GPUInstance, nvml.Code) {
+		if v.Instance(id) == nil {
+			return nil, nvml.NotFound
+		}
+		return gpuInstance{d, id}, 0
+	})
+}
+
 func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
 	var made engine.Instance
 	err := d.mutate("nvmlDeviceCreateGpuInstanceWithPlacement", func(s *engine.State, g *engine.GPU) (code nvml.Code) {

@@ -74,6 +74,10 @@ func startNode(b *board, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	stuck, err := record.OpenGPUs(n.host, settings, mig.StuckSetting)
+	if err != nil {
+		return nil, err
+	}
 	computeModes, err := record.OpenGPUs(n.host, settings, mps.Setting)
 	if err != nil {
 		return nil, err
@@ -83,7 +87,7 @@ func startNode(b *board, dir string) (*node, error) {
 		return nil, err
 	}
 	sessions := sessionpool.New(nvmlfake.New(b.machine), func(string) bool { return true }, notifytest.Reporter(nil))
-	partitions := mig.New(n.host, sessions, modes, mig.Options{
+	partitions := mig.New(n.host, sessions, modes, stuck, mig.Options{
 		AllowReset: true, ProcRoot: dir, Timeout: time.Second, Switches: new(inventory.Switches), Scans: n,
 	})
 	shares := mps.New(n.host, sessions, n, computeModes, dir)

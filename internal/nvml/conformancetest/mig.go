@@ -160,6 +160,16 @@ func readPartitioning(t *testing.T, i int, d nvml.Device) (c partitioning, err e
 		}
 		lastGPU = info.ID
 		c.Instances[info.ID] = info
+		again, err := d.GPUInstance(info.ID)
+		if err == nil {
+			info, err = again.Info()
+		}
+		if err != nil {
+			return c, err
+		}
+		if info != c.Instances[info.ID] {
+			t.Errorf("GPU %d: the instance with ID %d is %+v", i, info.ID, info)
+		}
 		parts, err := g.ComputeInstances()
 		if err != nil {
 			return c, err

@@ -122,6 +122,18 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	return inOrder(instances, func(i nvml.GPUInstance) (int, error) { info, err := i.Info(); return info.ID, err })
 }
 
+func (d *device) GPUInstance(id int) (nvml.GPUInstance, error) {
+	const symbol = "nvmlDeviceGetGpuInstanceById"
+	if id < 0 {
+		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
+	}
+	handle, err := get(d.session, symbol, with(d.handle.GetGpuInstanceById, id))
+	if err != nil {
+		return nil, err
+	}
+	return newGPUInstance(d.session, handle), nil
+}
+
 func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
 	if profileID < 0 || at.Start < 0 || at.Size < 0 {

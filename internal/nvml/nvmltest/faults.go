@@ -109,6 +109,14 @@ func (d device) GPUInstances() ([]nvml.GPUInstance, error) {
 	return all, err
 }
 
+func (d device) GPUInstance(id int) (nvml.GPUInstance, error) {
+	i, err := d.Device.GPUInstance(id)
+	if err != nil {
+		return nil, err
+	}
+	return gpuInstance{i, d.hook}, nil
+}
+
 type gpuInstance struct {
 	nvml.GPUInstance
 	hook host.FaultHook

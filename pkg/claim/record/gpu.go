@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -33,6 +34,8 @@ type GPU struct {
 	Interconnect gpu.Interconnect `json:"wiring,omitzero"`
 	// Faults are the GPU's faults, if the record is about them instead of a setting.
 	Faults []gpu.Fault `json:"faults,omitempty"`
+	// Stuck are partitions of ended claims that could not be destroyed, if the record is about them.
+	Stuck []plan.Partition `json:"stuck,omitempty"`
 	// Attempted is the time since the boot of the last reset, if the record is about resets.
 	Attempted time.Duration `json:"attempted,omitempty"`
 }

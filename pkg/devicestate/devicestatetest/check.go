@@ -149,6 +149,10 @@ func (c *check) partitions(p *Process, plans []plan.Plan) {
 			}
 		}
 	}
+	stuck, err := p.MIG.Stuck()
+	if err != nil {
+		c.problem("%v", err)
+	}
 	external := maps.Clone(c.Sim.External)
 	switched, err := p.MIG.Switched()
 	if err != nil {
@@ -166,6 +170,7 @@ func (c *check) partitions(p *Process, plans []plan.Plan) {
 				delete(external, uuid)
 			case owned[at] == uuid:
 				delete(owned, at)
+			case slices.ContainsFunc(stuck[g.Address], func(p gpu.Partition) bool { return p.Placement.Start == i.Start }):
 			default:
 				c.problem("leaked: %s, %s (%d compute instances)", at, uuid, len(i.Computes))
 			}

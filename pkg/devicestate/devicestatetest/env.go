@@ -290,7 +290,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		p.Engine, err = devicestate.Open(o)
 	}
 	if err == nil && e.Sim != nil {
-		p.Settings = executor.NewSettings(h, p, o.Scans, p.shares.Setting(), p.slices.Setting())
+		p.Settings = executor.NewSettings(h, p, o.Scans, p.shares.Setting(), p.slices.Setting(), p.MIG.StuckSetting())
 	}
 	if err == nil {
 		reader := host.New(host.Options{BootIDFile: e.BootFile, ReadFile: e.ReadFile})

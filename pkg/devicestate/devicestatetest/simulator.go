@@ -79,6 +79,10 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if err != nil {
 		return err
 	}
+	stuck, err := record.OpenGPUs(o.Host, settings, mig.StuckSetting)
+	if err != nil {
+		return err
+	}
 	computeModes, err := record.OpenGPUs(o.Host, settings, mps.Setting)
 	if err != nil {
 		return err
@@ -101,7 +105,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if m.Scans == nil {
 		m.Scans = Scans(func() gpu.Snapshot { return o.Scans.Snapshot() })
 	}
-	p.MIG = mig.New(o.Host, sessions, migModes, m)
+	p.MIG = mig.New(o.Host, sessions, migModes, stuck, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	p.shares = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
 	// Below the ten seconds of InTime, and long for a machine under load.

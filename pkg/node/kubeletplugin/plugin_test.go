@@ -56,6 +56,8 @@ type noModes struct{}
 
 func (noModes) Switched() (map[string]bool, error) { return nil, nil }
 
+func (noModes) Stuck() (map[string][]gpu.Partition, error) { return nil, nil }
+
 // testEnv starts this package's plugin in an Env.
 type testEnv struct{ *env.Env }
 

@@ -57,6 +57,8 @@ type Options struct {
 	Switched map[string]bool
 	// External holds the external partitions, which no claim's record owns, by PCI address.
 	External map[string][]gpu.Partition
+	// Stuck holds the partitions of ended claims that could not be destroyed, by PCI address.
+	Stuck map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
 	// Cordons are the GPUs that administrators took out of use.
@@ -98,6 +100,8 @@ const (
 	MIGMode State = "mig-mode"
 	// External devices overlap an external partition.
 	External State = "external-partition"
+	// Stuck devices overlap a partition of an ended claim, which NVML does not destroy.
+	Stuck State = "stuck-partition"
 	// NVLink no longer connects the GPUs of the group.
 	NVLink State = "nvlink"
 	// DevicePlugin GPUs are served by a device plugin of the node.
@@ -116,7 +120,7 @@ const (
 
 // temporary means that the devices stay published, with taints where the server has them.
 func (s State) temporary() bool {
-	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s.fault()
+	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s == Stuck || s.fault()
 }
 
 // fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are

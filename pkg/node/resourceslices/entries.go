@@ -50,6 +50,9 @@ func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bo
 	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID, held: g.holds(gpu.KindGPU)}
 	whole.exclude(mode.whole, mode.why)
 	partitions := b.partitions(g, geometry, mode)
+	if stuck := b.o.Stuck[g.gpu.PCIAddress]; len(stuck) > 0 {
+		b.excludeStuck(g, geometry, &whole, partitions, stuck)
+	}
 	if external := b.o.External[g.gpu.PCIAddress]; mode.external && len(external) > 0 {
 		whole.exclude(External, "an external MIG partition is on it")
 		b.addExternal(g, geometry, partitions, external)
@@ -132,6 +135,39 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		out = append(out, e)
 	}
 	return out
+}
+
+// excludeStuck excludes the devices that overlap stuck partitions, or need their engines.
+func (b *builder) excludeStuck(g gpuState, geometry geometry, whole *deviceEntry, partitions []deviceEntry, stuck []gpu.Partition) {
+	const why = "a partition of an ended claim is in its place, because NVML does not destroy it. The driver tries again; " +
+		"if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node"
+	whole.exclude(Stuck, why)
+	taken := make([]int, len(geometry.binding))
+	for _, p := range stuck {
+		b.warn(g.name(), Stuck, "the partition %s at slice %d of GPU at %s belongs to an ended claim, and NVML does not destroy it. New claims "+
+			"cannot get its place. The driver tries again; if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node",
+			p.Profile, p.Placement.Start, g.gpu.PCIAddress)
+		n := slices.IndexFunc(partitions, func(e deviceEntry) bool { return e.device.Profile == p.Profile })
+		for k, r := range geometry.binding {
+			if n >= 0 && partitions[n].profile.Slices > 0 {
+				taken[k] += r.Of(partitions[n].profile)
+			}
+		}
+	}
+	for n := range partitions {
+		e := &partitions[n]
+		if e.held {
+			continue // It was prepared beside the stuck partition.
+		}
+		if slices.ContainsFunc(stuck, func(p gpu.Partition) bool { return e.place.Size < 1 || p.Placement.Overlaps(e.place) }) {
+			e.exclude(Stuck, why)
+		}
+		for k, r := range geometry.binding {
+			if n := r.Of(e.profile); n > 0 && n+taken[k] > r.Total {
+				e.exclude(Stuck, "a partition of an ended claim has the engines that it needs, because NVML does not destroy it")
+			}
+		}
+	}
 }
 
 // addExternal marks external partitions, moves them before the others of their profile, and excludes overlapping

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -34,6 +35,8 @@ type Options struct {
 	// repeats a failed prepare only after a minute or more.
 	Timeout time.Duration
 	Scans   gpu.Scans
+	// Changed is fired after a partition became stuck, or was destroyed at last. Default: it is not.
+	Changed notify.Trigger
 }
 
 // Switches are notified of a switch of a GPU's mode, by the GPU's PCI address.
@@ -47,13 +50,15 @@ type Executor struct {
 	host     *host.Host
 	sessions *sessionpool.Pool
 	modes    *record.GPUs
+	stuck    *stuck
 	o        Options
 }
 
-// New returns an Executor. modes are the records of the MIG modes that this driver switched on.
-func New(h *host.Host, sessions *sessionpool.Pool, modes *record.GPUs, o Options) *Executor {
+// New returns an Executor. modes are the records of the MIG modes that this driver switched on, stuck those of partitions
+// that it could not destroy.
+func New(h *host.Host, sessions *sessionpool.Pool, modes, stuck *record.GPUs, o Options) *Executor {
 	o.Timeout = cmp.Or(o.Timeout, 8*time.Second)
-	return &Executor{host: h, sessions: sessions, modes: modes, o: o}
+	return &Executor{host: h, sessions: sessions, modes: modes, stuck: newStuck(stuck), o: o}
 }
 
 func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
@@ -66,10 +71,17 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		d.Partition = tenants[0].Device.Partition
 		return nil
 	}
+	stuck, err := x.stuckOn(d.PCIAddress, d.UUID)
+	if err != nil {
+		return err
+	}
 	return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error {
 		on, _, err := g.mode()
 		if err != nil || !on {
 			return err
+		}
+		if slices.ContainsFunc(stuck, func(p plan.Partition) bool { return p.Placement().Overlaps(d.Partition.Placement()) }) {
+			return inPlace(stuck)
 		}
 		exact, obstacles, err := g.at(d.Partition)
 		if err != nil {
@@ -121,13 +133,22 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	case w.MayBeShared():
 		return plan.ErrKept // Without its record the partition would be external.
 	}
+	err := x.end(ctx, d)
+	if errors.Is(err, errStuck) {
+		err = x.leave(d, err)
+	}
+	return explain(ctx, "unprepare", d, err)
+}
+
+// end destroys a partition. It succeeds if the GPU is gone.
+func (x *Executor) end(ctx context.Context, d plan.Device) error {
 	err := x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
 		return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)
 	})
 	if sessionpool.IsGone(err) {
 		return nil
 	}
-	return explain(ctx, "unprepare", d, err)
+	return err
 }
 
 // uses returns whether a co-tenant uses the same instance of a partition. An instance that was created again for the

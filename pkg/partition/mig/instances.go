@@ -46,6 +46,22 @@ func (i *instance) String() string {
 	return fmt.Sprintf("GPU instance %d (%s at slice %d)", i.info.ID, name, i.info.Placement.Start)
 }
 
+// refresh gets the handle again, because the instance may have been destroyed through it with no effect. The error is
+// Vanished if the instance does not exist.
+func (i *instance) refresh(g *openGPU) (err error) {
+	i.GPUInstance, err = g.GPUInstance(i.info.ID)
+	if err == nil {
+		var now nvml.GPUInstanceInfo
+		if now, err = i.Info(); err == nil && now != i.info {
+			err = nvml.NotFound // Another one has its ID.
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("find %s: %w", i, err)
+	}
+	return nil
+}
+
 // complete reports whether CUDA can use the instance: it has one compute instance and one device.
 func (i *instance) complete() bool { return len(i.computes) == 1 && len(i.devices) == 1 }
 

@@ -209,7 +209,12 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 		if err != nil {
 			return err
 		}
-		if len(there) > 0 && !x.o.AdoptExternal {
+		switch stuck, err := x.stuckOn(d.PCIAddress, d.UUID); {
+		case err != nil:
+			return err
+		case len(there) > 0 && len(stuck) > 0:
+			return inPlace(stuck)
+		case len(there) > 0 && !x.o.AdoptExternal:
 			return obstructed(there)
 		}
 		for _, i := range there {
@@ -241,9 +246,14 @@ func (x *Executor) Setting(after time.Duration) executor.Setting {
 	if after == 0 {
 		after = -1
 	}
+	return executor.Setting{Restorer: x.once(), Records: x.modes, After: after}
+}
+
+// once returns an executor that makes one attempt.
+func (x *Executor) once() *Executor {
 	once := *x
-	once.o.Timeout = time.Nanosecond // One attempt.
-	return executor.Setting{Restorer: &once, Records: x.modes, After: after}
+	once.o.Timeout = time.Nanosecond
+	return &once
 }
 
 // NeededBy implements executor.Restorer. The mode of a GPU is not switched while a claim has a part of it.

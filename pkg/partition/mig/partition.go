@@ -194,10 +194,13 @@ func owned(i *instance, p plan.Partition) bool {
 	return i.hasDevice(p.UUID)
 }
 
-// remove destroys an instance and its compute instances. It retries while a process uses it. The error is Vanished
-// if it was destroyed meanwhile.
+// remove destroys an instance and its compute instances. It retries while a process uses it, or while NVML lists it after
+// its destruction. The error is Vanished if it was destroyed meanwhile.
 func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	return x.retryInUse(ctx, x.o.Timeout, func() error {
+		if err := i.refresh(g); err != nil {
+			return err
+		}
 		computes, err := i.ComputeInstances()
 		if err != nil {
 			return fmt.Errorf("list the compute instances of %s: %w", i, err)
@@ -210,8 +213,22 @@ func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 		if err := i.Destroy(); err != nil {
 			return g.inUse(fmt.Errorf("destroy %s: %w", i, err), i.info.ID)
 		}
-		return nil
+		return g.absent(i)
 	})
+}
+
+// absent returns an error if NVML still has an instance whose destruction it reported as a success.
+func (g *openGPU) absent(i *instance) error {
+	err := i.refresh(g)
+	switch {
+	case nvml.Vanished(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("after the destruction of %s: %w", i, err)
+	}
+	return marked{&executor.Busy{
+		Cause: fmt.Errorf("destroy %s", i), Obstacle: "NVML reports success, and still has it", Remedy: stuckRemedy,
+	}, errStuck}
 }
 
 // retryInUse repeats do at growing intervals while it returns "in use": an ended process releases the GPU with a delay.
@@ -220,7 +237,7 @@ func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func(
 	defer cancel()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		err := do()
-		if !errors.Is(err, nvml.InUse) {
+		if !errors.Is(err, nvml.InUse) && !errors.Is(err, errStuck) {
 			return err
 		}
 		select {
@@ -234,31 +251,35 @@ func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func(
 // anyInstance selects the whole GPU.
 const anyInstance = -1
 
-// inUse adds the processes on the GPU, or on one GPU instance, to an "in use" error.
+// inUse adds the processes on the GPU, or on one GPU instance, to an "in use" error. The error is errStuck if NVML lists no
+// process on the instance.
 func (g *openGPU) inUse(err error, gpuInstance int) error {
 	if !errors.Is(err, nvml.InUse) {
 		return err
 	}
-	obstacle := "NVML lists no process on it; a monitoring agent may use it"
-	if names := g.processes(gpuInstance); len(names) > 0 {
-		obstacle = "it is in use by " + strings.Join(names, ", ")
-	}
-	return &executor.Busy{
-		Cause: err, Obstacle: obstacle,
+	busy := &executor.Busy{
+		Cause: err, Obstacle: "NVML lists no process on it; a monitoring agent may use it",
 		Remedy: "the operation is retried; if it persists, end those processes or stop the monitoring agent on the GPU",
 	}
+	names, listErr := g.processes(gpuInstance)
+	switch {
+	case len(names) > 0:
+		busy.Obstacle = "it is in use by " + strings.Join(names, ", ")
+	case gpuInstance != anyInstance && listErr == nil:
+		return marked{busy, errStuck}
+	}
+	return busy
 }
 
-func (g *openGPU) processes(gpuInstance int) []string {
+func (g *openGPU) processes(gpuInstance int) (names []string, err error) {
 	processes, err := g.Processes()
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	var names []string
 	for _, p := range processes {
 		if gpuInstance == anyInstance || p.GPUInstance == gpuInstance {
 			names = append(names, executor.ProcessName(g.x.host, g.x.o.ProcRoot, p.PID))
 		}
 	}
-	return names
+	return names, nil
 }

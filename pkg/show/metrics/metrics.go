@@ -370,6 +370,8 @@ var (
 		"Replaced rows of the GPU's memory, by the errors that caused it: corrected or uncorrected. Absent in MIG mode."}
 	devicePluginGPUs = Entry{"gpu_dra_device_plugin_gpus", "gauge", nil,
 		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims."}
+	stuckPartitions = Entry{"gpu_dra_stuck_partitions", "gauge", nil,
+		"MIG partitions of ended claims that NVML does not destroy. New claims cannot get their place."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
 		"Always 1; the labels identify the running build."}
 )
@@ -379,7 +381,7 @@ func Catalogue() []Entry {
 	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
 		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, recoveryAction, eccErrors, remappedRows,
-		devicePluginGPUs, buildInfo,
+		devicePluginGPUs, stuckPartitions, buildInfo,
 	})
 	slices.SortFunc(all, byName)
 	return all

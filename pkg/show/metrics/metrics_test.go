@@ -90,12 +90,33 @@ func observeAll(m *Metrics) {
 	m.XID("GPU-1", health.XIDOf(999))
 }
 
+// stuck are stuck partitions.
+type stuck map[string][]gpu.Partition
+
+func (s stuck) Stuck() (map[string][]gpu.Partition, error) { return s, nil }
+
+func TestCollectStuck_PartitionsOfTwoGPUs_AreCounted(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Version: "v"})
+	m.CollectStuck(stuck{"0000:01:00.0": {{}, {}}, "0000:02:00.0": {{}}})
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "gpu_dra_stuck_partitions" && f.GetMetric()[0].GetGauge().GetValue() == 3 {
+			return
+		}
+	}
+	t.Errorf("%v", families)
+}
+
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
 	m.CollectHealth(scan{GPUs: []gpu.GPU{{}}}, fakeRecords{}, func(string) (string, health.Reading, bool) {
 		return "", health.Reading{}, true
 	})
+	m.CollectStuck(stuck{"0000:01:00.0": {{}}})
 	m.CollectUsage(func() (gpuusage.Account, bool) {
 		return gpuusage.Account{
 			GPUs:       map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},

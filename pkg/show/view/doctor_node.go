@@ -69,6 +69,10 @@ func (d Diagnosis) metrics(out *findings, node string) {
 	if n := samples.value("gpu_dra_quarantined_records"); n != nil && *n > 0 {
 		out.add(Warning, node, "%.0f records of claims were unreadable and are in quarantine. Their GPUs may be withheld: see the Events of the node and docs/troubleshooting.md", *n)
 	}
+	if n := samples.value("gpu_dra_stuck_partitions"); n != nil && *n > 0 {
+		out.add(Warning, node, "NVML does not destroy %.0f partitions of ended claims, so their places are unavailable. Stop monitoring agents on these GPUs, "+
+			"then reset them or reboot the node: see its Events", *n)
+	}
 	if n := samples.value("gpu_dra_device_plugin_gpus"); n != nil && *n > 0 {
 		out.add(Warning, node, "a device plugin serves %.0f GPUs, which this driver does not offer to claims. Remove one of the two from the node", *n)
 	}

@@ -31,6 +31,7 @@ its versions; "*" means every query.
   process GPU         --pid holds it, with --memory MiB            end GPU        --pid lets go
                       (--gpu-instance and --compute-instance: a part of it; --load: percent of its multiprocessors in use)
   monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
+  destroy HOW GPU     instances are not destroyed: refused ("in use"), or ignored (success); none undoes it
   hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
   link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
   fabric-pending GPU  it waits for the fabric manager              fabric-ready GPU  undoes it
@@ -65,7 +66,7 @@ type injection struct {
 }
 
 // valued are the faults with a word before the GPU.
-var valued = []string{"recovery", "remap", "ecc", "xid", "throttle", "pcie-width", "nvlink-errors"}
+var valued = []string{"destroy", "recovery", "remap", "ecc", "xid", "throttle", "pcie-width", "nvlink-errors"}
 
 func inject(v verb, args []string, out io.Writer) error {
 	in, err := parseInjection(v, args, out)
@@ -207,6 +208,12 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 			return fmt.Errorf("%s: the board registers with no fabric", in.fault)
 		}
 		g.Fabric = map[string]engine.FabricFault{"fabric-pending": engine.FabricPending, "fabric-failed": engine.FabricFailed}[in.fault]
+	case "destroy":
+		how, known := map[string]engine.DestroyFault{"refused": engine.DestroyRefused, "ignored": engine.DestroyIgnored, "none": ""}[in.value]
+		if !known {
+			return fmt.Errorf("destroy %q: give refused, ignored or none, and a GPU", in.value)
+		}
+		g.Destroys = how
 	case "recovery":
 		return s.SetRecovery(g, in.value)
 	case "remap":

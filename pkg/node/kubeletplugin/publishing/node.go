@@ -45,10 +45,12 @@ type NodeOptions struct {
 	Reports notify.Reporter
 }
 
-// Modes are the recorded MIG modes.
+// Modes are the recorded MIG modes and partitions without a claim.
 type Modes interface {
 	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
 	Switched() (map[string]bool, error)
+	// Stuck returns the partitions of ended claims that could not be destroyed, by PCI address.
+	Stuck() (map[string][]gpu.Partition, error)
 }
 
 // Cordoned returns the cordons of the node's GPUs; false while they are unknown.
@@ -139,9 +141,14 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	plans, incomplete, err := n.o.Records.Held()
 	attempt := "read the held devices"
 	var switched map[string]bool
+	var stuck map[string][]gpu.Partition
 	if err == nil {
 		attempt = "read the switched MIG modes"
 		switched, err = n.o.Modes.Switched()
+	}
+	if err == nil {
+		attempt = "read the partitions that could not be destroyed"
+		stuck, err = n.o.Modes.Stuck()
 	}
 	if err != nil {
 		n.o.Reports.Report(&claimerror.Error{
@@ -207,7 +214,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), External: n.external(s), Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
+		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer, and Readiness that the driver is not ready.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool {

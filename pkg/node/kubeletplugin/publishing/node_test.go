@@ -43,11 +43,14 @@ type held struct {
 
 func (h held) Held() ([]plan.Plan, bool, error) { return h.plans, h.incomplete, h.err }
 
-// switched are recorded MIG modes.
+// switched are recorded MIG modes, and stuck partitions.
 type switched struct {
-	gpus map[string]bool
-	err  error
+	gpus  map[string]bool
+	stuck map[string][]gpu.Partition
+	err   error
 }
+
+func (s switched) Stuck() (map[string][]gpu.Partition, error) { return s.stuck, nil }
 
 func (s switched) Switched() (map[string]bool, error) { return s.gpus, s.err }
 

@@ -38,14 +38,17 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// external returns the external partitions. The caller holds n.mu.
-func (n *Node) external(s gpu.Snapshot) map[string][]gpu.Partition {
+// external returns the external partitions, without the stuck ones. The caller holds n.mu.
+func (n *Node) external(s gpu.Snapshot, stuck map[string][]gpu.Partition) map[string][]gpu.Partition {
 	out := map[string][]gpu.Partition{}
 	if n.o.AdoptExternal {
 		return out
 	}
 	for _, g := range s.GPUs {
 		for _, p := range g.MIG.Partitions {
+			if slices.ContainsFunc(stuck[g.PCIAddress], func(o gpu.Partition) bool { return o.Placement.Overlaps(p.Placement) }) {
+				continue
+			}
 			if !n.owned[gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: p.Profile, Start: p.Placement.Start}] {
 				out[g.PCIAddress] = append(out[g.PCIAddress], p)
 			}

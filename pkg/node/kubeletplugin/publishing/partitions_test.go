@@ -22,6 +22,7 @@ const (
 	at      = "0000:1b:00.0"
 	asWhole = "gpu-0000-1b-00-0"
 	part    = asWhole + "-mig-1g-10gb-4"
+	beside  = asWhole + "-mig-1g-10gb-5"
 )
 
 // cuttable is a GPU of two memory slices and one profile; its partitions are at the given starts.
@@ -107,6 +108,31 @@ func TestNode_ModeNeedsReset_WholeIsPublishedOnlyIfAllowed(t *testing.T) {
 		s.GPUs[0].MIG.Switchable = false
 		if _, there := n.published(t, s)[asWhole]; there != c.want {
 			t.Errorf("%+v: the whole GPU is published: %v", c, there)
+		}
+	}
+}
+
+// TestNode_StuckPartition_OnlyItsPlaceIsTainted has a partition of an ended claim that NVML does not destroy.
+func TestNode_StuckPartition_OnlyItsPlaceIsTainted(t *testing.T) {
+	for _, adopts := range []bool{false, true} {
+		var reports []string
+		n := newNode(t, NodeOptions{AdoptExternal: adopts})
+		n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err.Error()) })
+		n.o.Modes = switched{gpus: map[string]bool{at: true}, stuck: map[string][]gpu.Partition{at: {{Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}}}}}
+		s := cuttable(true, 4)
+		s.GPUs[0].MIG.Profiles[0].Multiprocessors = 0 // Otherwise one partition takes all of them.
+		d := n.published(t, s)
+		for name, want := range map[string]string{part: "stuck-partition", asWhole: "stuck-partition", beside: ""} {
+			state := ""
+			for _, taint := range d[name].Taints {
+				state = taint.Value
+			}
+			if _, there := d[name]; !there || state != want || d[name].Attributes["uuid"].StringValue != nil && name == part {
+				t.Errorf("%s: published %v, taint %q, want %q", name, there, state, want)
+			}
+		}
+		if len(reports) != 1 || !strings.Contains(reports[0], "1g.10gb at slice 4") {
+			t.Errorf("reports %v", reports)
 		}
 	}
 }

@@ -1,0 +1,167 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mig_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/sim/engine"
+)
+
+// stuckFaults make destructions fail although no process uses the partition.
+var stuckFaults = map[string]func(e *env){
+	"in use": func(e *env) {
+		e.Sim.Change(func(s *engine.State) { s.GPUs[0].Destroys = engine.DestroyRefused })
+	},
+	"success, but it stays": func(e *env) {
+		e.Sim.Change(func(s *engine.State) { s.GPUs[0].Destroys = engine.DestroyIgnored })
+	},
+	"GPU instance in use": func(e *env) { e.Sim.NVML.Answer(nvml.InUse, nvmltest.Of("nvmlGpuInstanceDestroy", "")) },
+}
+
+// unstuck ends the faults.
+func unstuck(e *env) {
+	e.Sim.NVML.Clear()
+	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Destroys = "" })
+}
+
+// endsAfterThree unprepares claim "a" until it succeeds, at the third attempt.
+func endsAfterThree(e *env, p *process) {
+	e.T.Helper()
+	for n := range 3 {
+		err := p.Unprepare(context.Background(), devicestatetest.ClaimID("a"))
+		if n < 2 {
+			devicestatetest.CheckError(e.T, err, claimerror.Transient, claimerror.DeviceInUse)
+			continue
+		}
+		e.Must(err)
+	}
+}
+
+func TestUnprepare_DestructionFailsWithoutProcess_ClaimEndsAndItsPlaceIsBlocked(t *testing.T) {
+	for name, fault := range stuckFaults {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.NewSimulated(t, "hgx-h100")
+			p := e.Start()
+			given(one, "a")(e, p)
+			fault(e)
+			endsAfterThree(e, p)
+			e.CheckClean(p)
+			for range 2 { // The second time after a restart.
+				for _, device := range []string{"0 1g.10gb 4", "0 2g.20gb 4", "0 7g.80gb 0", "0"} {
+					e.Claim("b", device)
+					e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "a partition of an ended claim is in its place (1g.10gb at slice 4)")
+				}
+				e.Claim("c", "0 1g.10gb 6")
+				e.Prepare(p, "c")
+				e.CheckClean(p, "c")
+				unprepareBeside(e, p, "c", fault)
+				if errs := p.Settings.Reconcile(context.Background()); len(errs) != 1 {
+					t.Errorf("an attempt in the background: %v", errs)
+				}
+				if errs := p.Settings.Reconcile(context.Background()); len(errs) != 0 {
+					t.Errorf("the next attempt is not due: %v", errs)
+				}
+				p.Crash()
+				p = e.Start()
+				e.Must(p.RecoverAll())
+			}
+			unstuck(e)
+			e.Must(joined(p.Settings.Reconcile(context.Background())))
+			e.CheckClean(p)
+			if left, err := p.MIG.Stuck(); err != nil || len(left) > 0 || len(e.Sim.State().GPUs[0].Instances) > 0 {
+				t.Errorf("after it was destroyed: %v, %v", left, err)
+			}
+			e.Claim("b", "0 1g.10gb 4")
+			e.Prepare(p, "b")
+		})
+	}
+}
+
+// unprepareBeside ends a claim of another place without the fault.
+func unprepareBeside(e *env, p *process, uid string, fault func(*env)) {
+	e.T.Helper()
+	unstuck(e)
+	e.Unprepare(p, uid)
+	fault(e)
+}
+
+func joined(errs []error) error {
+	for _, err := range errs {
+		return err
+	}
+	return nil
+}
+
+func TestUnprepare_ProcessOnPartition_NeverLeavesIt(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	e.Sim.Change(func(s *engine.State) {
+		g := &s.GPUs[0]
+		g.Processes = []engine.Process{{PID: 7, Place: &engine.Place{GPUInstance: g.Instances[0].ID}}}
+	})
+	for range 5 {
+		err := p.Unprepare(context.Background(), devicestatetest.ClaimID("a"))
+		devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.DeviceInUse, "it is in use by process 7")
+	}
+	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Processes = nil })
+	e.Unprepare(p, "a")
+	e.CheckClean(p)
+}
+
+func TestStuck_RebootOrOtherBoard_EndsTheBlock(t *testing.T) {
+	for name, end := range map[string]func(e *env){
+		"reboot":      func(e *env) { e.Reboot(false) },
+		"other board": func(e *env) { swap(e, nvml.ComputeDefault) },
+		"reset": func(e *env) {
+			e.Sim.Change(func(s *engine.State) { s.ResetGPU(&s.GPUs[0]) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.NewSimulated(t, "hgx-h100")
+			p := e.Start()
+			given(one, "a")(e, p)
+			stuckFaults["in use"](e)
+			endsAfterThree(e, p)
+			p.Crash()
+			end(e)
+			p = e.Start()
+			before := len(e.Sim.State().GPUs[0].Instances)
+			e.Must(joined(p.Settings.Reconcile(context.Background())))
+			if left, err := p.MIG.Stuck(); err != nil || len(left) > 0 || len(e.Sim.State().GPUs[0].Instances) != before {
+				t.Errorf("%v, %v, %d of %d instances", left, err, len(e.Sim.State().GPUs[0].Instances), before)
+			}
+		})
+	}
+}
+
+// TestStuck_RecordDamaged_BlocksTheGPUUntilItIsEmpty checks that no partition of unknown origin is destroyed or handed out.
+func TestStuck_RecordDamaged_BlocksTheGPUUntilItIsEmpty(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	stuckFaults["in use"](e)
+	endsAfterThree(e, p)
+	e.Must(os.WriteFile(filepath.Join(e.StateDir, "gpus", mig.StuckSetting, e.Address(0)+".json"), []byte("x"), 0o600))
+	e.Claim("b", "0 1g.10gb 6")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "in its place (unknown profile at slice 0)")
+	unstuck(e)
+	if errs := p.Settings.Reconcile(context.Background()); len(errs) != 1 || len(e.Sim.State().GPUs[0].Instances) != 1 {
+		t.Errorf("%v, %d instances", errs, len(e.Sim.State().GPUs[0].Instances))
+	}
+	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 4) })
+	e.Now = e.Now.Add(time.Hour)
+	e.Must(joined(p.Settings.Reconcile(context.Background())))
+	e.Prepare(p, "b")
+}

@@ -1,0 +1,37 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Stuck has the partitions of ended claims that NVML does not destroy.
+type Stuck interface {
+	// Stuck returns them by PCI address.
+	Stuck() (map[string][]gpu.Partition, error)
+}
+
+// CollectStuck adds the metric of stuck partitions, whose records each scrape reads.
+func (m *Metrics) CollectStuck(s Stuck) { m.registry.MustRegister(stuckCollector{s}) }
+
+type stuckCollector struct{ Stuck }
+
+func (stuckCollector) Describe(out chan<- *prometheus.Desc) { describe(out, stuckPartitions) }
+
+// Collect implements prometheus.Collector. Unreadable records fail the scrape instead of counting as zero.
+func (c stuckCollector) Collect(out chan<- prometheus.Metric) {
+	all, err := c.Stuck.Stuck()
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(stuckPartitions.desc(), err)
+		return
+	}
+	n := 0
+	for _, partitions := range all {
+		n += len(partitions)
+	}
+	stuckPartitions.send(out, float64(n))
+}
