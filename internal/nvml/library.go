@@ -114,7 +114,13 @@ type Device interface {
 	CreateGPUInstance(profileID int, at MIGPlacement) (GPUInstance, error)
 	// MIGDevices returns the compute instances with a device handle, with their UUIDs, ordered by GPU instance and
 	// compute instance ID. A GPU instance without a compute instance has none.
+	//
+	// Trap. Drivers cache the handles for a session: the list can lack compute instances of another process, and have
+	// destroyed ones. GPUInstances, GPUInstance and ComputeInstances ask the driver.
 	MIGDevices() ([]MIGDevice, error)
+	// MIGDevicesOf is MIGDevices for one GPU instance. It ends after count devices, because each handle can take a second
+	// on a busy GPU.
+	MIGDevicesOf(gpuInstance, count int) ([]MIGDevice, error)
 
 	// Measurements. They fail with NotSupported if the GPU, its mode or the driver does not have them.
 

@@ -31,6 +31,7 @@ func (s *Session) Mutate(query string, slot int, change func(*State, *GPU) nvml.
 		code = change(st, g)
 		return nil
 	})
+	s.forget(slot)
 	switch {
 	case err == nil:
 	case errors.As(err, &code):

@@ -25,9 +25,51 @@ type Session struct {
 	hook   Hook
 	slots  []int
 
-	mu    sync.Mutex
-	local []Fault // counted here if the state file is read-only
-	seen  uint64  // the generation at which local was copied
+	mu sync.Mutex
+	// handles are the MIG devices of GPUs as of the session's first look, by slot.
+	handles map[int][]Handle
+	local   []Fault // counted here if the state file is read-only
+	seen    uint64  // the generation at which local was copied
+}
+
+// Handle is a MIG device as a session knows it.
+type Handle struct {
+	GPUInstance, ComputeInstance int
+	UUID                         string
+}
+
+// Handles returns the MIG devices of a GPU, by index. A session reads them once and after its own changes: it lists those
+// that another process destroyed (https://github.com/NVIDIA/libcudacxx/issues/224), and lacks those that another one made.
+// As nvml.h says, a handle is reused for a later instance with the same IDs, and has that one's properties.
+func (s *Session) Handles(v View) []Handle {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known, ok := s.handles[v.Slot]
+	if !ok {
+		for _, i := range v.Instances {
+			for _, c := range i.Computes {
+				known = append(known, Handle{i.ID, c.ID, c.UUID})
+			}
+		}
+		if s.handles == nil {
+			s.handles = map[int][]Handle{}
+		}
+		s.handles[v.Slot] = known
+	}
+	out := slices.Clone(known)
+	for n, h := range out {
+		if i := v.Instance(h.GPUInstance); i != nil && i.Compute(h.ComputeInstance) != nil {
+			out[n].UUID = i.Compute(h.ComputeInstance).UUID
+		}
+	}
+	return out
+}
+
+// forget makes the session read a GPU's MIG devices again.
+func (s *Session) forget(slot int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.handles, slot)
 }
 
 // View is a GPU in one consistent state, for a query.

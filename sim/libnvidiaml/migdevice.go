@@ -91,17 +91,17 @@ func nvmlDeviceGetMigDeviceHandleByIndex(dev C.handle, index C.u32, to *C.handle
 		if !v.Board.MIGCapable {
 			return nvml.NotSupported
 		}
-		left := index
-		for i := range v.Instances {
-			for c := range v.Instances[i].Computes {
-				if left == 0 {
-					*to = handleOfPart(computePart(migDevice, v.Slot, v.Instances[i].ID, &v.Instances[i].Computes[c]))
-					return 0
-				}
-				left--
-			}
+		s := current()
+		if s == nil {
+			return nvml.Uninitialized
 		}
-		return nvml.NotFound
+		all := s.Handles(v)
+		if !v.MIGEnabled || uint32(index) >= uint32(len(all)) {
+			return nvml.NotFound
+		}
+		h := all[index]
+		*to = handleOfPart(part{kind: migDevice, slot: v.Slot, gi: h.GPUInstance, ci: h.ComputeInstance, mark: h.UUID})
+		return 0
 	})
 }
 

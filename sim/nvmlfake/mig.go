@@ -110,16 +110,33 @@ func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GP
 }
 
 func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
+	return d.migDevices(func(nvml.MIGDevice) bool { return true })
+}
+
+func (d *device) MIGDevicesOf(gpuInstance, count int) ([]nvml.MIGDevice, error) {
+	return d.migDevices(func(m nvml.MIGDevice) bool {
+		if m.GPUInstance == gpuInstance {
+			count--
+		}
+		return m.GPUInstance == gpuInstance && count >= 0
+	})
+}
+
+func (d *device) migDevices(wanted func(nvml.MIGDevice) bool) ([]nvml.MIGDevice, error) {
 	for _, query := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"} {
 		if _, err := cut(d, query, func(engine.View) (bool, nvml.Code) { return true, 0 }); err != nil {
 			return nil, err
 		}
 	}
+	inner, code := d.session.open()
+	if code != 0 {
+		return nil, failed("nvmlDeviceGetMigDeviceHandleByIndex", code)
+	}
 	return cut(d, "nvmlDeviceGetMigDeviceHandleByIndex", func(v engine.View) ([]nvml.MIGDevice, nvml.Code) {
 		var out []nvml.MIGDevice
-		for _, i := range v.Instances {
-			for _, c := range i.Computes {
-				out = append(out, nvml.MIGDevice{UUID: c.UUID, GPUInstance: i.ID, ComputeInstance: c.ID})
+		for _, h := range inner.Handles(v) {
+			if m := (nvml.MIGDevice{UUID: h.UUID, GPUInstance: h.GPUInstance, ComputeInstance: h.ComputeInstance}); wanted(m) {
+				out = append(out, m)
 			}
 		}
 		return out, 0

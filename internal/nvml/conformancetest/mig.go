@@ -187,8 +187,25 @@ func readPartitioning(t *testing.T, i int, d nvml.Device) (c partitioning, err e
 			c.Compute[[2]int{info.ID, part.ID}] = part
 		}
 	}
-	c.Devices, err = d.MIGDevices()
-	return c, err
+	if c.Devices, err = d.MIGDevices(); err != nil {
+		return c, err
+	}
+	of := map[int][]nvml.MIGDevice{}
+	for _, m := range c.Devices {
+		of[m.GPUInstance] = append(of[m.GPUInstance], m)
+	}
+	for id, want := range of {
+		for _, count := range []int{1, len(want)} {
+			got, err := d.MIGDevicesOf(id, count)
+			if err != nil {
+				return c, err
+			}
+			if len(got) != count || count == len(want) && !cmp.Equal(got, want) {
+				t.Errorf("GPU %d: %d devices of GPU instance %d: %v, want of %v", i, count, id, got, want)
+			}
+		}
+	}
+	return c, nil
 }
 
 func (c partitioning) check(t *testing.T, i int, d nvml.Device) {

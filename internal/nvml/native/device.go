@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -18,6 +19,8 @@ import (
 type device struct {
 	session *session
 	handle  gonvml.Device
+	// profiles are the GPU's MIG profiles once GPUInstances has listed them: they stay for the life of the handle.
+	profiles atomic.Pointer[[]nvml.GPUInstanceProfile]
 }
 
 func (d *device) UUID() (string, error) { return get(d.session, "nvmlDeviceGetUUID", d.handle.GetUUID) }

@@ -102,12 +102,17 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	if err := d.requireMIGOn(symbol); err != nil {
 		return nil, err
 	}
-	profiles, err := d.GPUInstanceProfiles()
-	if err != nil {
-		return nil, err
+	profiles := d.profiles.Load()
+	if profiles == nil {
+		all, err := d.GPUInstanceProfiles()
+		if err != nil {
+			return nil, err
+		}
+		profiles = &all
+		d.profiles.Store(profiles)
 	}
 	instances := func() (all []nvml.GPUInstance, err error) {
-		for _, p := range profiles {
+		for _, p := range *profiles {
 			info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
 			found, err := list(d.session, symbol, with(d.handle.GetGpuInstances, &info))
 			if err != nil {
@@ -150,25 +155,42 @@ func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GP
 	return newGPUInstance(d.session, handle), nil
 }
 
-func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
-	const symbol = "nvmlDeviceGetMigDeviceHandleByIndex"
-	if err := d.requireMIGOn(symbol); err != nil {
+func (d *device) MIGDevices() ([]nvml.MIGDevice, error) { return d.migDevices(anyInstance, most) }
+
+func (d *device) MIGDevicesOf(gpuInstance, count int) ([]nvml.MIGDevice, error) {
+	if gpuInstance < 0 {
+		return nil, &nvml.Error{Query: migHandle, Code: nvml.InvalidArgument}
+	}
+	return d.migDevices(gpuInstance, count)
+}
+
+const (
+	// anyInstance selects all GPU instances.
+	anyInstance = -1
+	migHandle   = "nvmlDeviceGetMigDeviceHandleByIndex"
+)
+
+// migDevices returns up to count devices of a GPU instance.
+func (d *device) migDevices(gpuInstance, count int) ([]nvml.MIGDevice, error) {
+	if err := d.requireMIGOn(migHandle); err != nil {
 		return nil, err
 	}
-	count, err := get(d.session, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
+	all, err := get(d.session, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
 	if err != nil {
 		return nil, err
 	}
 	var out []nvml.MIGDevice
-	for index := range min(count, most) {
-		m, err := d.migDevice(symbol, index)
+	for index := 0; index < min(all, most) && len(out) < count; index++ {
+		m, err := d.migDevice(index, gpuInstance)
 		if nvml.Vanished(err) {
 			continue // none at this index, or it vanished between two queries
 		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, m)
+		if gpuInstance == anyInstance || m.GPUInstance == gpuInstance {
+			out = append(out, m)
+		}
 	}
 	slices.SortFunc(out, func(a, b nvml.MIGDevice) int {
 		return cmp.Or(cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
@@ -176,16 +198,20 @@ func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 	return out, nil
 }
 
-func (d *device) migDevice(symbol string, index int) (m nvml.MIGDevice, err error) {
-	handle, err := get(d.session, symbol, with(d.handle.GetMigDeviceHandleByIndex, index))
+// migDevice returns the device at an index. Of one of another GPU instance it has only that one's ID.
+func (d *device) migDevice(index, gpuInstance int) (m nvml.MIGDevice, err error) {
+	handle, err := get(d.session, migHandle, with(d.handle.GetMigDeviceHandleByIndex, index))
 	if err != nil {
 		return m, err
 	}
 	part := &device{session: d.session, handle: handle}
-	if m.UUID, err = part.UUID(); err != nil {
+	if m.GPUInstance, err = get(part.session, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
 		return m, err
 	}
-	if m.GPUInstance, err = get(part.session, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
+	if gpuInstance != anyInstance && m.GPUInstance != gpuInstance {
+		return m, nil
+	}
+	if m.UUID, err = part.UUID(); err != nil {
 		return m, err
 	}
 	m.ComputeInstance, err = get(part.session, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId)

@@ -161,11 +161,16 @@ func (p *Pool) Undo(address, uuid string, do func(*GPU) (removed bool, err error
 		if removed || err != nil && !IsGone(err) {
 			return err
 		}
-		p.mu.Lock()
-		p.closeUnused()
-		p.mu.Unlock()
+		p.CloseUnused()
 	}
 	return err
+}
+
+// CloseUnused closes the session, so that the next operation opens a new one, unless an operation uses it.
+func (p *Pool) CloseUnused() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeUnused()
 }
 
 // acquire returns the session; fresh reports that it has just been opened. While NVML hangs it returns an error: at the

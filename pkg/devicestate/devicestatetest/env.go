@@ -23,6 +23,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/notify/notifytest"
+	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/executor/mps"
@@ -230,7 +231,9 @@ type Process struct {
 	Records
 	Host *host.Host
 	// MIG is nil without simulator. Settings restores compute modes and time slices.
-	MIG      *mig.Executor
+	MIG *mig.Executor
+	// Library is the process's NVML.
+	Library  nvml.Library
 	Settings *executor.Settings
 	shares   *mps.Executor
 	slices   *timeslice.Executor

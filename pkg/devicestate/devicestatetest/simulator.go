@@ -95,6 +95,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if s.Wrap != nil {
 		library = s.Wrap(library)
 	}
+	p.Library = library
 	sessions := sessionpool.New(library, s.listed, notifytest.Reporter(nil))
 	sessions.After = s.NVML.After
 	m := s.MIG

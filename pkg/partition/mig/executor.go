@@ -142,8 +142,10 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 
 // end destroys a partition. It succeeds if the GPU is gone.
 func (x *Executor) end(ctx context.Context, d plan.Device) error {
-	err := x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
-		return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)
+	err := x.current(d.PCIAddress, func() error {
+		return x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
+			return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)
+		})
 	})
 	if sessionpool.IsGone(err) {
 		return nil
@@ -162,8 +164,23 @@ func uses(p plan.Partition) func(plan.CoTenant) bool {
 
 // onGPU opens NVML and the GPU for one operation, and explains its error.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*openGPU) error) error {
-	err := x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error { return do(&openGPU{GPU: g, x: x}) })
+	err := x.current(d.PCIAddress, func() error {
+		return x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error { return do(&openGPU{GPU: g, x: x}) })
+	})
 	return explain(ctx, attempt, d, err)
+}
+
+// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. Whatever else has a
+// session of this process open closes it first.
+func (x *Executor) current(address string, do func() error) error {
+	err := do()
+	if !errors.Is(err, errStale) {
+		return err
+	}
+	x.o.Switches.Lock(address)
+	defer x.o.Switches.Unlock(address)
+	x.sessions.CloseUnused()
+	return do()
 }
 
 func explain(ctx context.Context, attempt string, d plan.Device, err error) error {

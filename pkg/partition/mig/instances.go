@@ -4,6 +4,7 @@
 package mig
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,73 +75,151 @@ func (i *instance) hasDevice(uuid string) bool {
 	return slices.ContainsFunc(i.devices, func(d nvml.MIGDevice) bool { return d.UUID == uuid })
 }
 
-// instances lists all GPU instances, including external ones. One can vanish between its listing and its query. A second list
-// shows whether it did: if it is still there, the query failed.
-func (g *openGPU) instances() ([]*instance, error) {
-	out, err := g.listInstances()
+// instances lists all GPU instances, including external ones, without their compute instances. One can vanish between its
+// listing and its query. A second list shows whether it did: if it is still there, the query failed.
+func (g *openGPU) instances() ([]*instance, error) { return again(g.listInstances) }
+
+// again repeats a list in which an instance vanished.
+func again[T any](list func() (T, error)) (T, error) {
+	out, err := list()
 	if nvml.Vanished(err) {
-		out, err = g.listInstances()
+		out, err = list()
 	}
 	return out, err
 }
 
 func (g *openGPU) listInstances() ([]*instance, error) {
-	profiles, err := g.profiles()
-	if err != nil {
-		return nil, err
-	}
 	list, err := g.GPUInstances()
 	if err != nil {
 		return nil, fmt.Errorf("list the GPU instances: %w", err)
 	}
 	var out []*instance
 	for _, gi := range list {
-		i := &instance{GPUInstance: gi}
-		if i.info, err = gi.Info(); err == nil {
-			i.computes, err = gi.ComputeInstances()
-		}
+		i, err := g.identify(gi)
 		if err != nil {
-			return nil, fmt.Errorf("read a GPU instance: %w", err)
-		}
-		if n := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool { return p.ID == i.info.ProfileID }); n >= 0 {
-			i.profile = profiles[n]
+			return nil, err
 		}
 		out = append(out, i)
 	}
-	return out, g.addDevices(out...)
+	return out, nil
 }
 
-func (g *openGPU) addDevices(instances ...*instance) error {
-	devices, err := g.MIGDevices()
+// identify reads a GPU instance's place and profile.
+func (g *openGPU) identify(gi nvml.GPUInstance) (*instance, error) {
+	profiles, err := g.profiles()
 	if err != nil {
-		return fmt.Errorf("list the MIG devices: %w", err)
+		return nil, err
 	}
-	for _, i := range instances {
-		for _, d := range devices {
-			if d.GPUInstance == i.info.ID {
-				i.devices = append(i.devices, d)
-			}
+	i := &instance{GPUInstance: gi}
+	if i.info, err = gi.Info(); err != nil {
+		return nil, fmt.Errorf("read a GPU instance: %w", err)
+	}
+	if n := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool { return p.ID == i.info.ProfileID }); n >= 0 {
+		i.profile = profiles[n]
+	}
+	return i, nil
+}
+
+// errStale means that NVML lists other MIG devices than compute instances. Drivers list the devices once in a session, so
+// that other processes' changes are missing.
+var errStale = errors.New("NVML's list of MIG devices is out of date")
+
+// load reads an instance's compute instances and their devices.
+func (g *openGPU) load(i *instance) (err error) {
+	if i.computes, err = i.ComputeInstances(); err != nil {
+		return fmt.Errorf("list the compute instances of %s: %w", i, err)
+	}
+	if i.devices, err = g.devicesOf(i, len(i.computes)); err != nil {
+		return err
+	}
+	var listed, there []int
+	for _, d := range i.devices {
+		listed = append(listed, d.ComputeInstance)
+	}
+	for _, c := range i.computes {
+		info, err := c.Info()
+		if err != nil {
+			return fmt.Errorf("read a compute instance of %s: %w", i, err)
 		}
+		there = append(there, info.ID)
+	}
+	if !slices.Equal(listed, there) {
+		return fmt.Errorf("%w: %s has the compute instances %v, and it lists %v", errStale, i, there, listed)
 	}
 	return nil
 }
 
-// at returns the instance that matches a partition exactly, and all instances that overlap its place. An instance whose
-// profile the driver does not list any more matches by its place.
+func (g *openGPU) devicesOf(i *instance, count int) ([]nvml.MIGDevice, error) {
+	devices, err := g.MIGDevicesOf(i.info.ID, count)
+	if err != nil {
+		err = fmt.Errorf("list the MIG devices of %s: %w", i, err)
+	}
+	return devices, err
+}
+
+// at returns the instance that matches a partition exactly, with its compute instances, and all instances that overlap its
+// place. An instance whose profile the driver does not list any more matches by its place.
 func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
-	there, err := g.instances()
+	obstacles, err = again(func() ([]*instance, error) {
+		there, err := g.listInstances()
+		if err != nil {
+			return nil, err
+		}
+		exact = nil
+		there = slices.DeleteFunc(there, func(i *instance) bool { return !i.placement().Overlaps(p.Placement()) })
+		for _, i := range there {
+			if i.is(p) {
+				exact = i
+			}
+		}
+		if exact == nil {
+			return there, nil
+		}
+		return there, g.load(exact)
+	})
+	return exact, obstacles, err
+}
+
+// is reports whether an instance has a partition's place and profile.
+func (i *instance) is(p plan.Partition) bool {
+	return (i.profile.Name == p.Profile || i.profile.Name == "") && i.placement() == p.Placement()
+}
+
+// recorded returns the instance with a partition's recorded ID, if it is in the partition's place. It does not list the
+// others. nil says nothing: the ID may be from before a reboot.
+func (g *openGPU) recorded(p plan.Partition) (*instance, error) {
+	if p.UUID == "" {
+		return nil, nil
+	}
+	gi, err := g.GPUInstance(p.GPUInstance)
+	if err != nil {
+		return nil, missing(err)
+	}
+	i, err := g.identify(gi)
+	if err != nil || !i.is(p) {
+		return nil, missing(err)
+	}
+	return i, missing(g.load(i))
+}
+
+// missing leaves out the error of an instance that does not exist.
+func missing(err error) error {
+	if nvml.Vanished(err) {
+		return nil
+	}
+	return err
+}
+
+// ours returns the instance of a recorded partition, or what is in its place.
+func (g *openGPU) ours(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
+	exact, err = g.recorded(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, i := range there {
-		if i.placement().Overlaps(p.Placement()) {
-			obstacles = append(obstacles, i)
-		}
-		if (i.profile.Name == p.Profile || i.profile.Name == "") && i.placement() == p.Placement() {
-			exact = i
-		}
+	if exact != nil && exact.complete() && exact.hasDevice(p.UUID) {
+		return exact, []*instance{exact}, nil
 	}
-	return exact, obstacles, nil
+	return g.at(p)
 }
 
 func (g *openGPU) profiles() ([]nvml.GPUInstanceProfile, error) {
@@ -174,7 +253,7 @@ func (g *openGPU) find(p *plan.Partition) error {
 	if !on {
 		return fmt.Errorf("%w: the MIG mode of its GPU is off", errGone)
 	}
-	exact, _, err := g.at(*p)
+	exact, _, err := g.ours(*p)
 	switch {
 	case err != nil:
 		return err

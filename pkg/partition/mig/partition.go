@@ -98,8 +98,9 @@ func (x *Executor) addComputeInstance(g *openGPU, i *instance, profile nvml.GPUI
 	if infoErr != nil {
 		return errors.Join(err, fmt.Errorf("read the GPU instance: %w", infoErr))
 	}
-	i.info, i.devices = info, nil
-	if findErr := g.addDevices(i); findErr != nil {
+	i.info = info
+	var findErr error
+	if i.devices, findErr = g.devicesOf(i, 2); findErr != nil {
 		return errors.Join(err, findErr)
 	}
 	if len(i.devices) != 1 {
@@ -112,7 +113,7 @@ func (x *Executor) addComputeInstance(g *openGPU, i *instance, profile nvml.GPUI
 // verify checks a recorded partition and changes nothing on the GPU, because containers may run on it. It marks the
 // partition as lost if it is gone, has no compute instance, or was created again by a co-tenant.
 func (x *Executor) verify(g *openGPU, p *plan.Partition, tenants []plan.CoTenant) error {
-	exact, obstacles, err := g.at(*p)
+	exact, obstacles, err := g.ours(*p)
 	switch {
 	case err != nil:
 		return err
@@ -168,7 +169,7 @@ func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) (d
 	if err != nil {
 		return false, err
 	}
-	exact, _, err := g.at(p)
+	exact, _, err := g.ours(p)
 	if err != nil || exact == nil || !owned(exact, p) {
 		return false, err
 	}
