@@ -52,6 +52,16 @@ var addressingModeNames = map[AddressingMode]string{0: "None", 1: "HMM", 2: "ATS
 
 func (m AddressingMode) String() string { return cmp.Or(addressingModeNames[m], unknownName) }
 
+// VirtualizationMode is the kind of virtual machine of a GPU (nvmlGpuVirtualizationMode_t).
+type VirtualizationMode int
+
+const (
+	VirtualizationNone        VirtualizationMode = 0
+	VirtualizationPassthrough VirtualizationMode = 1
+	// VirtualizationVGPU is a vGPU in a virtual machine: only the host can cut its GPU.
+	VirtualizationVGPU VirtualizationMode = 2
+)
+
 // ComputeMode determines the processes that may use the GPU (nvmlComputeMode_t).
 type ComputeMode int
 

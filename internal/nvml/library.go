@@ -75,6 +75,8 @@ type Device interface {
 	// Cores is the number of CUDA cores of the whole GPU.
 	Cores() (int, error)
 	AddressingMode() (AddressingMode, error)
+	// VirtualizationMode returns the kind of virtual machine that the GPU is in, if any.
+	VirtualizationMode() (VirtualizationMode, error)
 	ComputeMode() (ComputeMode, error)
 	// SetComputeMode takes effect before it returns. It returns NotSupported on a GPU in MIG mode.
 	SetComputeMode(ComputeMode) error
@@ -179,6 +181,9 @@ type Health struct {
 	UnrepairableMemory bool
 	// Slowdowns are the present reasons of reduced clocks, 0 if there is none or the GPU reports none.
 	Slowdowns Slowdown
+	// NoPersistence means that the driver shuts the GPU down when no process has it open. It is false if the GPU does not
+	// report it.
+	NoPersistence bool
 	// PCIeWidth and PCIeMaxWidth are numbers of lanes, 0 if the GPU does not report them. A GPU in a virtual machine may
 	// not.
 	PCIeWidth, PCIeMaxWidth int

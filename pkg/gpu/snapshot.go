@@ -71,7 +71,9 @@ type GPU struct {
 	// Multiprocessors is the number of SMs, 0 when unknown.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 
-	MIG MIG `json:"mig,omitzero"`
+	// VGPU means that the GPU is a vGPU of a virtual machine. MIG is zero then, because only the host can cut the GPU.
+	VGPU bool `json:"vgpu,omitempty"`
+	MIG  MIG  `json:"mig,omitzero"`
 	Interconnect
 	// MPSCapable means that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`

@@ -46,7 +46,7 @@ func (g *GPU) idle() bool { return len(g.Processes) == 0 && len(g.Monitors) == 0
 func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	b := s.Profile.Board
 	switch {
-	case !b.MIGCapable:
+	case !b.MIGCapable || g.Virtualization == nvml.VirtualizationVGPU:
 		return nvml.NotSupported
 	case !on && len(g.Instances) > 0:
 		return nvml.InUse
@@ -181,7 +181,7 @@ func (i *Instance) Compute(id int) *Compute {
 	return nil
 }
 
-// DestroyFault is a fault of destructions of instances, which a reset of the GPU ends.
+// DestroyFault is a fault when instances are destroyed, which a reset of the GPU ends.
 type DestroyFault string
 
 const (

@@ -26,7 +26,7 @@ type Session struct {
 	slots  []int
 
 	mu sync.Mutex
-	// handles are the MIG devices of GPUs as of the session's first look, by slot.
+	// handles are the MIG devices of GPUs as of the session's first list, by slot.
 	handles map[int][]Handle
 	local   []Fault // counted here if the state file is read-only
 	seen    uint64  // the generation at which local was copied

@@ -92,6 +92,9 @@ type GPU struct {
 	LinkErrors []uint64 `json:"linkErrors,omitempty"`
 	Meter      Meter    `json:"meter,omitzero"`
 
+	// Virtualization is the kind of virtual machine that the GPU is in. Only the host can cut a vGPU.
+	Virtualization nvml.VirtualizationMode `json:"virtualization,omitempty"`
+
 	ComputeMode int `json:"computeMode"`
 	// LinksDown lists the NVLinks that are down, by index.
 	LinksDown []int `json:"linksDown,omitempty"`
@@ -169,7 +172,7 @@ func (s *State) start(g *GPU, minor int) {
 	b := s.Profile.Board
 	// A mode that needs a reset is stored on the board and survives a boot.
 	mode := b.MIG != nil && !b.MIG.ResetFree && g.MIGPending
-	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden,
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden, Virtualization: g.Virtualization,
 		MIGEnabled: mode, MIGPending: mode,
 		RemapFailed: g.RemapFailed, RemappedRows: g.RemappedRows + int(flag(g.RemapPending)),
 		SRAMThreshold: g.SRAMThreshold, UnrepairableMemory: g.UnrepairableMemory,

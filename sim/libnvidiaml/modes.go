@@ -64,7 +64,7 @@ func nvmlDeviceGetAccountingMode(dev C.handle, to *C.u32) C.u32 {
 
 //export nvmlDeviceGetVirtualizationMode
 func nvmlDeviceGetVirtualizationMode(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetVirtualizationMode", dev, to, func(engine.View) int { return 0 })
+	return number("nvmlDeviceGetVirtualizationMode", dev, to, func(v engine.View) int { return int(v.Virtualization) })
 }
 
 //export nvmlDeviceGetGspFirmwareMode

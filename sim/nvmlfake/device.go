@@ -104,6 +104,10 @@ func (d *device) MIGMode() (current, pending bool, err error) {
 	return mode[0], mode[1], err
 }
 
+func (d *device) VirtualizationMode() (nvml.VirtualizationMode, error) {
+	return get(d, "nvmlDeviceGetVirtualizationMode", func(v engine.View) nvml.VirtualizationMode { return v.Virtualization })
+}
+
 func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 	return get(d, "nvmlDeviceGetComputeMode", func(v engine.View) nvml.ComputeMode { return nvml.ComputeMode(v.ComputeMode) })
 }
@@ -185,6 +189,7 @@ func (d *device) Health() (nvml.Health, error) {
 		{"nvmlDeviceGetSramEccErrorStatus", func(v engine.View) { h.SRAMThresholdExceeded = v.SRAMThreshold && v.Board.ECC }},
 		{"nvmlDeviceGetUnrepairableMemoryFlag_v1", func(v engine.View) { h.UnrepairableMemory = v.UnrepairableMemory }},
 		{"nvmlDeviceGetCurrentClocksEventReasons", func(v engine.View) { h.Slowdowns = v.Slowdowns }},
+		{"nvmlDeviceGetPersistenceMode", func(v engine.View) { h.NoPersistence = !v.Persistence }},
 		{"nvmlDeviceGetCurrPcieLinkWidth", func(v engine.View) { h.PCIeWidth = v.PCIeWidth() }},
 		{"nvmlDeviceGetMaxPcieLinkWidth", func(v engine.View) { h.PCIeMaxWidth = v.Board.PCIeWidth }},
 		{"nvmlDeviceGetUtilizationRates", func(v engine.View) { h.Busy = h.PCIeWidth < h.PCIeMaxWidth && !v.MIGEnabled && v.Utilization > 0 }},

@@ -105,6 +105,7 @@ var queries = []query{
 	{name: "GPUInstancePlacements", ask: asText(func(d nvml.Device) ([]nvml.MIGPlacement, error) { return d.GPUInstancePlacements(0) })},
 	{name: "GPUInstances", moves: true, ask: asText(nvml.Device.GPUInstances)},
 	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
+	{name: "VirtualizationMode", ask: asText(nvml.Device.VirtualizationMode)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},

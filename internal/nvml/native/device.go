@@ -48,6 +48,10 @@ func (d *device) Architecture() (nvml.Architecture, error) {
 	return number[nvml.Architecture](d.session, "nvmlDeviceGetArchitecture", d.handle.GetArchitecture)
 }
 
+func (d *device) VirtualizationMode() (nvml.VirtualizationMode, error) {
+	return number[nvml.VirtualizationMode](d.session, "nvmlDeviceGetVirtualizationMode", d.handle.GetVirtualizationMode)
+}
+
 func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 	return number[nvml.ComputeMode](d.session, "nvmlDeviceGetComputeMode", d.handle.GetComputeMode)
 }

@@ -42,6 +42,10 @@ func (d *device) Health() (nvml.Health, error) {
 	h.UnrepairableMemory = memory.BUnrepairableMemory != 0
 	clocks := optional(&err, d.session, "nvmlDeviceGetCurrentClocksEventReasons", d.handle.GetCurrentClocksEventReasons)
 	h.Slowdowns = nvml.Slowdown(clocks) & nvml.Slowdowns
+	h.NoPersistence = optional(&err, d.session, "nvmlDeviceGetPersistenceMode", func() (bool, gonvml.Return) {
+		mode, ret := d.handle.GetPersistenceMode()
+		return mode == gonvml.FEATURE_DISABLED, ret
+	})
 	h.PCIeWidth = optional(&err, d.session, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth)
 	h.PCIeMaxWidth = optional(&err, d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth)
 	if h.PCIeWidth < h.PCIeMaxWidth {

@@ -17,6 +17,7 @@ const (
 	RisingErrors  = "rising-ecc-errors"
 	SlowClocks    = "slowdown"
 	FewLanes      = "pcie-width"
+	NoPersistence = "no-persistence"
 	slowLimit     = 5 * time.Minute
 	errorInterval = time.Hour
 	// risingErrors is the number of corrected errors in errorInterval that causes advice.
@@ -37,6 +38,8 @@ var Advices = []State{
 		Remedy: "check the cooling and the power supply of the node", Usable: true},
 	{Name: FewLanes, Cause: "the busy GPU uses fewer PCIe lanes than it has",
 		Remedy: "check the board's seat and the riser", Usable: true},
+	{Name: NoPersistence, Cause: "persistence mode is off: the driver shuts the idle GPU down, and each scan starts it again",
+		Remedy: "run nvidia-persistenced on the node, or nvidia-smi -pm 1", Usable: true},
 }
 
 // adviser holds the memory behind advice. It is lost with the plugin's restart.
@@ -83,7 +86,7 @@ func (g GPU) Advice() (out []gpu.Fault) {
 	recent := func(t time.Time) bool { return !t.IsZero() && now.Sub(t) < errorInterval }
 	for n, present := range []bool{
 		a.last.RemapPending, recent(a.many), recent(a.rose), !a.slow.IsZero() && now.Sub(a.slow) > slowLimit,
-		recent(a.lanes),
+		recent(a.lanes), a.last.NoPersistence,
 	} {
 		if present {
 			out = append(out, gpu.Fault{State: Advices[n].Name, Cause: Advices[n].Cause})

@@ -34,11 +34,12 @@ func TestAdvice_Readings_BeginsAndEnds(t *testing.T) {
 			}
 			return Reading{Corrected: 500}
 		}, -1, 0, -1, ""},
-		"slow":          {func(n int) Reading { return Reading{Slow: n < 20} }, -1, 11, 19, SlowClocks},
-		"slow at times": {func(n int) Reading { return Reading{Slow: n%10 > 0} }, -1, 0, -1, ""},
-		"few lanes":     {func(n int) Reading { return Reading{Width: 8, MaxWidth: 16, Busy: n == 7} }, -1, 7, 126, FewLanes},
-		"idle":          {func(int) Reading { return Reading{Width: 8, MaxWidth: 16} }, -1, 0, -1, ""},
-		"all lanes":     {func(int) Reading { return Reading{Width: 16, MaxWidth: 16, Busy: true} }, -1, 0, -1, ""},
+		"slow":           {func(n int) Reading { return Reading{Slow: n < 20} }, -1, 11, 19, SlowClocks},
+		"slow at times":  {func(n int) Reading { return Reading{Slow: n%10 > 0} }, -1, 0, -1, ""},
+		"few lanes":      {func(n int) Reading { return Reading{Width: 8, MaxWidth: 16, Busy: n == 7} }, -1, 7, 126, FewLanes},
+		"no persistence": {func(n int) Reading { return Reading{NoPersistence: n < 5} }, -1, 0, 4, NoPersistence},
+		"idle":           {func(int) Reading { return Reading{Width: 8, MaxWidth: 16} }, -1, 0, -1, ""},
+		"all lanes":      {func(int) Reading { return Reading{Width: 16, MaxWidth: 16, Busy: true} }, -1, 0, -1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var g GPU

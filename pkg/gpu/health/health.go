@@ -110,6 +110,8 @@ type Reading struct {
 	RemapPending bool
 	// Slow means that heat or power reduces the clocks.
 	Slow bool
+	// NoPersistence means that the driver shuts the GPU down while no process has it open.
+	NoPersistence bool
 	// Width and MaxWidth are numbers of PCIe lanes. Busy is known only if they differ.
 	Width, MaxWidth int
 	Busy            bool

@@ -130,7 +130,7 @@ func (i *Inventory) readGPU(a *reading) error {
 	if h, err := d.Health(); err == nil {
 		a.health = &health.Reading{
 			Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
-			At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0,
+			At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0, NoPersistence: h.NoPersistence,
 			Width: h.PCIeWidth, MaxWidth: h.PCIeMaxWidth, Busy: h.Busy,
 			Corrected: h.CorrectableErrors, Uncorrected: h.UncorrectableErrors,
 			CorrectedRows: h.CorrectableRows, UncorrectedRows: h.UncorrectableRows,
@@ -158,6 +158,9 @@ func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
 	if err == nil && g.Minor < 0 {
 		err = fmt.Errorf("%d is not a minor number", g.Minor)
 	}
+	if nvml.Unavailable(err) {
+		err = fmt.Errorf("%w: the GPU has no device node /dev/nvidia<minor>, as in WSL, which this driver does not support", err)
+	}
 	r.require("the minor number", err)
 }
 
@@ -183,14 +186,17 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	if r.optional("the number of cores", err) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
-	r.mig(d, architecture, g)
+	virtualization, err := d.VirtualizationMode()
+	if g.VGPU = r.optional("the virtualization mode", err) && virtualization == nvml.VirtualizationVGPU; !g.VGPU {
+		r.mig(d, architecture, g)
+	}
 	if !g.MIG.Enabled { // In MIG mode a GPU has no peers, and NVML's link states mean nothing.
 		r.links(d, g)
 		r.fabric(d, g)
 	}
 	// MPS can limit a client's memory and SMs since Volta. A vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
-	g.MPSCapable = g.ComputeCapability.Major >= 7 && !slices.Contains(guestBrands, brand)
+	g.MPSCapable = g.ComputeCapability.Major >= 7 && !g.VGPU && !slices.Contains(guestBrands, brand)
 }
 
 // guestBrands are the vGPU licences, which only GPUs in virtual machines have.

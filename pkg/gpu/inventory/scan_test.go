@@ -146,18 +146,48 @@ func TestScan_Unchanged_ReturnsEqualSnapshots(t *testing.T) {
 	}
 }
 
+// TestScan_GuestsAndIntegratedGPUs_ReadWhatTheyHave reads GPUs without an answer to some queries.
+func TestScan_GuestsAndIntegratedGPUs_ReadWhatTheyHave(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *engine.State, g *engine.GPU)
+		check  func(g gpu.GPU) bool
+	}{
+		"vGPU": {func(_ *engine.State, g *engine.GPU) { g.Virtualization = nvml.VirtualizationVGPU },
+			func(g gpu.GPU) bool {
+				return g.VGPU && cmp.Equal(g.MIG, gpu.MIG{}) && !g.MPSCapable && g.MemoryBytes > 0
+			}},
+		"passthrough": {func(_ *engine.State, g *engine.GPU) { g.Virtualization = nvml.VirtualizationPassthrough },
+			func(g gpu.GPU) bool { return !g.VGPU && len(g.MIG.Profiles) > 0 && g.MPSCapable }},
+		"unknown virtualization": {func(s *engine.State, g *engine.GPU) {
+			s.Faults = []engine.Fault{{Query: "nvmlDeviceGetVirtualizationMode", GPU: g.UUID, Code: nvml.Unknown}}
+		}, func(g gpu.GPU) bool { return !g.VGPU && len(g.MIG.Profiles) > 0 }},
+		"memory of the CPU, as GB10": {func(s *engine.State, g *engine.GPU) {
+			s.Faults = []engine.Fault{{Query: "nvmlDeviceGetMemoryInfo", GPU: g.UUID, Code: nvml.NotSupported}}
+		}, func(g gpu.GPU) bool { return g.MemoryBytes == 0 && g.UUID != "" && g.Multiprocessors > 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := simtest.Machine(t, "hgx-h100")
+			simtest.Change(t, machine, func(s *engine.State) { c.change(s, &s.GPUs[3]) })
+			s := scan(t, bare(t, nvmlfake.New(machine)))
+			if len(s.GPUs) != 8 || len(s.Problems) != 0 || !c.check(s.GPUs[3]) {
+				t.Errorf("%d GPUs, problems %v, %+v", len(s.GPUs), s.Problems, s.GPUs[3])
+			}
+		})
+	}
+}
+
 func TestScan_OneGPUFails_ReadsOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault engine.Fault
 		lost  bool
 		says  string
 	}{
-		"lost at the handle": {engine.Fault{Query: "nvmlDeviceGetHandleByIndex", Code: nvml.GPUIsLost}, true, "handle"},
-		"lost mid-way":       {engine.Fault{Query: "nvmlDeviceGetNumGpuCores", Code: nvml.GPUIsLost}, true, "cores"},
-		"no UUID":            {engine.Fault{Query: "nvmlDeviceGetUUID", Code: nvml.Unknown}, false, "UUID"},
-		"no minor":           {engine.Fault{Query: "nvmlDeviceGetMinorNumber", Code: nvml.NotSupported}, false, "minor"},
-		"failing memory":     {engine.Fault{Query: "nvmlDeviceGetMemoryInfo", Code: nvml.Unknown}, false, "memory"},
-		"needs a reset":      {engine.Fault{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired}, false, "reset"},
+		"lost at the handle":   {engine.Fault{Query: "nvmlDeviceGetHandleByIndex", Code: nvml.GPUIsLost}, true, "handle"},
+		"lost mid-way":         {engine.Fault{Query: "nvmlDeviceGetNumGpuCores", Code: nvml.GPUIsLost}, true, "cores"},
+		"no UUID":              {engine.Fault{Query: "nvmlDeviceGetUUID", Code: nvml.Unknown}, false, "UUID"},
+		"WSL, without a minor": {engine.Fault{Query: "nvmlDeviceGetMinorNumber", Code: nvml.NotSupported}, false, "no device node /dev/nvidia<minor>, as in WSL"},
+		"failing memory":       {engine.Fault{Query: "nvmlDeviceGetMemoryInfo", Code: nvml.Unknown}, false, "memory"},
+		"needs a reset":        {engine.Fault{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired}, false, "reset"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := simtest.Machine(t, "hgx-h100")

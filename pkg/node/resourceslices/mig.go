@@ -87,6 +87,9 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 			b.warn(g.name(), "", "GPU at %s is published whole only: %v", g.gpu.PCIAddress, geometry.err)
 		}
 		return off
+	case g.gpu.VGPU:
+		note("GPU at %s is a vGPU, and published whole only: only the host of the virtual machine can cut it")
+		return off
 	case len(m.Profiles) == 0:
 		return off
 	case m.Pending && !m.Enabled:

@@ -115,6 +115,8 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 	known := heldPartition("1g.6gb", 2, 1)
 	known.GPU = smallGPU().GPUs[0]
 	odd := heldPartition("3g.18gb", 1, 3)
+	guest := smallGPU()
+	guest.GPUs[0].VGPU, guest.GPUs[0].MIG = true, gpu.MIG{}
 
 	for name, tc := range map[string]struct {
 		snapshot gpu.Snapshot
@@ -130,6 +132,7 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		"on, by this driver":                             {smallGPU(switchable, enabled), ours, uncut + " " + parts, 5, ""},
 		"on, by an administrator":                        {smallGPU(switchable, enabled), theirs, parts, 5, "-"},
 		"on, by an administrator, under a claim":         {smallGPU(enabled), with(theirs, heldWhole(h100(0))), uncut + "(mig-mode) " + parts, 5, "- mig-mode"},
+		"a vGPU":                                         {guest, full, uncut, 0, "-"},
 		"to be on":                                       {smallGPU(switchable, pending), full, uncut, 0, "-"},
 		"to be off":                                      {smallGPU(enabled, pending), external(ours, externalPartition("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},
 		"to be off, under a claim":                       {smallGPU(enabled, pending), with(ours, heldPartition("1g.6gb", 2, 1)), "1g@2(mig-mode)", 5, "- mig-mode"},

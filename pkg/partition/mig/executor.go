@@ -170,8 +170,8 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	return explain(ctx, attempt, d, err)
 }
 
-// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. Whatever else has a
-// session of this process open closes it first.
+// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. Other parts of the
+// process close their sessions first.
 func (x *Executor) current(address string, do func() error) error {
 	err := do()
 	if !errors.Is(err, errStale) {

@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// stuckFaults make destructions fail although no process uses the partition.
+// stuckFaults keep NVML from destroying a partition that no process uses.
 var stuckFaults = map[string]func(e *env){
 	"in use": func(e *env) {
 		e.Sim.Change(func(s *engine.State) { s.GPUs[0].Destroys = engine.DestroyRefused })

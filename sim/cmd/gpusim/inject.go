@@ -31,6 +31,8 @@ its versions; "*" means every query.
   process GPU         --pid holds it, with --memory MiB            end GPU        --pid lets go
                       (--gpu-instance and --compute-instance: a part of it; --load: percent of its multiprocessors in use)
   monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
+  virtualize AS GPU   it is in a virtual machine: passthrough, or vgpu, whose GPU only the host can cut; none undoes it
+  no-persistence GPU  its persistence mode is off                  persistence GPU  undoes it
   destroy HOW GPU     instances are not destroyed: refused ("in use"), or ignored (success); none undoes it
   hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
   link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
@@ -66,7 +68,7 @@ type injection struct {
 }
 
 // valued are the faults with a word before the GPU.
-var valued = []string{"destroy", "recovery", "remap", "ecc", "xid", "throttle", "pcie-width", "nvlink-errors"}
+var valued = []string{"destroy", "virtualize", "recovery", "remap", "ecc", "xid", "throttle", "pcie-width", "nvlink-errors"}
 
 func inject(v verb, args []string, out io.Writer) error {
 	in, err := parseInjection(v, args, out)
@@ -214,6 +216,16 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 			return fmt.Errorf("destroy %q: give refused, ignored or none, and a GPU", in.value)
 		}
 		g.Destroys = how
+	case "virtualize":
+		as, known := map[string]nvml.VirtualizationMode{
+			"none": nvml.VirtualizationNone, "passthrough": nvml.VirtualizationPassthrough, "vgpu": nvml.VirtualizationVGPU,
+		}[in.value]
+		if !known {
+			return fmt.Errorf("virtualize %q: give passthrough, vgpu or none, and a GPU", in.value)
+		}
+		g.Virtualization = as
+	case "no-persistence", "persistence":
+		g.Persistence = in.fault == "persistence"
 	case "recovery":
 		return s.SetRecovery(g, in.value)
 	case "remap":
