@@ -106,6 +106,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
 	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
 	n.metrics.CollectStuck(claims.mig)
+	n.metrics.CollectHolders(m.holders, g.scans)
 	n.metrics.CollectUsage(m.meter.Account)
 	stop, err := serveHTTP(c, n.metrics)
 	if err != nil {
@@ -142,7 +143,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	readiness := publishing.NewReadiness(d.gpus.root, d.events, d.changed)
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
 		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
-		Cordoned: d.cordons, Readiness: readiness, Records: d.claims.engine, Reports: d.events,
+		Holders: d.measurements.holders, Cordoned: d.cordons, Readiness: readiness, Records: d.claims.engine, Reports: d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
 		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
@@ -175,7 +176,7 @@ func (d *driver) newSettings() (*executor.Settings, error) {
 }
 
 func (d *driver) background() []kubeletplugin.Runner {
-	out := []kubeletplugin.Runner{d.cordons, d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.claims.hook}
+	out := []kubeletplugin.Runner{d.cordons, d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.measurements.holders, d.claims.hook}
 	if measured(d.Config) {
 		out = append(out, d.measurements.sampler)
 	}

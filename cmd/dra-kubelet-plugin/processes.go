@@ -24,6 +24,7 @@ const ownProc = "/proc"
 // measurements measure GPUs and claims.
 type measurements struct {
 	usage   *podresources.Usage
+	holders *podresources.Holders
 	sampler *sampler.Sampler
 	meter   *meter.Meter
 }
@@ -37,7 +38,8 @@ func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *meas
 		o.ProcRoot, o.Mounts = processes(n, c)
 	}
 	samples := sampler.New(o)
-	return &measurements{usage, samples, meter.New(n.machine, meter.Options{
+	holders := podresources.NewHolders(usage, podresources.HoldersOptions{SysRoot: n.SysRoot, AllowReset: n.AllowReset, Changed: n.changed})
+	return &measurements{usage, holders, samples, meter.New(n.machine, meter.Options{
 		Path: filepath.Join(stateDir(n.Config), "usage.json"), Records: c.engine, Scans: g.scans,
 		DevicePlugins: g.devicePlugins, Instance: instance, Samples: samples,
 	})}

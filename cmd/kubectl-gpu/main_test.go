@@ -555,6 +555,9 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"GPUs of a device plugin": {func(e *env) {
 			e.metrics("plugin", "gpu_dra_device_plugin_gpus 3\n")
 		}, nil, healthy, 1, "a device plugin serves 3 GPUs"},
+		"GPU that DCGM has open": {func(e *env) {
+			e.metrics("plugin", fmt.Sprintf("gpu_dra_mig_mode_holders{uuid=%q,program=\"nv-hostengine\"} 1\n", e.uuid("gpu-0000-43-00-0")))
+		}, nil, healthy, 1, "n1/gpu-0000-43-00-0   nv-hostengine has the GPU open, so its MIG mode cannot be switched on"},
 		"stuck partitions": {func(e *env) {
 			e.metrics("plugin", "gpu_dra_stuck_partitions 2\n")
 		}, nil, healthy, 1, "NVML does not destroy 2 partitions of ended claims"},

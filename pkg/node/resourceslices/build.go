@@ -59,6 +59,8 @@ type Options struct {
 	External map[string][]gpu.Partition
 	// Stuck holds the partitions of ended claims that could not be destroyed, by PCI address.
 	Stuck map[string][]gpu.Partition
+	// Holders are the programs that have a GPU open, so that its MIG mode cannot be switched on, by PCI address.
+	Holders map[string]string
 	// Held lists the devices in claims' records.
 	Held []Held
 	// Cordons are the GPUs that administrators took out of use.
@@ -102,6 +104,8 @@ const (
 	External State = "external-partition"
 	// Stuck devices overlap a partition of an ended claim, which NVML does not destroy.
 	Stuck State = "stuck-partition"
+	// InUse partitions need a MIG mode that cannot be switched on, because a program has the GPU open.
+	InUse State = "in-use"
 	// NVLink no longer connects the GPUs of the group.
 	NVLink State = "nvlink"
 	// DevicePlugin GPUs are served by a device plugin of the node.
@@ -120,7 +124,7 @@ const (
 
 // temporary means that the devices stay published, with taints where the server has them.
 func (s State) temporary() bool {
-	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s == Stuck || s.fault()
+	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s == Stuck || s == InUse || s.fault()
 }
 
 // fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are

@@ -103,6 +103,11 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", external: true}
 	case m.Enabled:
 		return mode{external: true}
+	case (m.Switchable || b.o.AllowReset) && b.o.Holders[g.gpu.PCIAddress] != "":
+		why := b.o.Holders[g.gpu.PCIAddress] + " has it open, so its MIG mode cannot be switched on"
+		b.warn(g.name(), InUse, "partitions of GPU at %s are unavailable to new claims: %s. Stop it on this node, or switch the mode on before it starts "+
+			"(nvidia-smi -mig 1)", g.gpu.PCIAddress, why)
+		return mode{partitions: InUse, why: why}
 	case m.Switchable || b.o.AllowReset:
 		return mode{}
 	}

@@ -115,6 +115,11 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 	known := heldPartition("1g.6gb", 2, 1)
 	known.GPU = smallGPU().GPUs[0]
 	odd := heldPartition("3g.18gb", 1, 3)
+	openBy := func(o Options) Options {
+		o.Holders = map[string]string{first: "nv-hostengine"}
+		return o
+	}
+	inUse := strings.ReplaceAll(parts+" ", " ", "(in-use) ")
 	guest := smallGPU()
 	guest.GPUs[0].VGPU, guest.GPUs[0].MIG = true, gpu.MIG{}
 
@@ -132,6 +137,9 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		"on, by this driver":                             {smallGPU(switchable, enabled), ours, uncut + " " + parts, 5, ""},
 		"on, by an administrator":                        {smallGPU(switchable, enabled), theirs, parts, 5, "-"},
 		"on, by an administrator, under a claim":         {smallGPU(enabled), with(theirs, heldWhole(h100(0))), uncut + "(mig-mode) " + parts, 5, "- mig-mode"},
+		"off, while DCGM has the GPU open":               {smallGPU(switchable), openBy(full), uncut + " " + inUse, 5, "in-use"},
+		"off for good, while DCGM has the GPU open":      {smallGPU(), openBy(full), uncut, 0, ""},
+		"on, while DCGM has the GPU open":                {smallGPU(switchable, enabled), openBy(ours), uncut + " " + parts, 5, ""},
 		"a vGPU":                                         {guest, full, uncut, 0, "-"},
 		"to be on":                                       {smallGPU(switchable, pending), full, uncut, 0, "-"},
 		"to be off":                                      {smallGPU(enabled, pending), external(ours, externalPartition("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},

@@ -372,6 +372,8 @@ var (
 		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims."}
 	stuckPartitions = Entry{"gpu_dra_stuck_partitions", "gauge", nil,
 		"MIG partitions of ended claims that NVML does not destroy. New claims cannot get their place."}
+	migHolders = Entry{"gpu_dra_mig_mode_holders", "gauge", []string{"uuid", "program"},
+		"1 for each idle GPU whose MIG mode cannot be switched on, because a program has the GPU open. Its partitions are unavailable to new claims."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
 		"Always 1; the labels identify the running build."}
 )
@@ -381,7 +383,7 @@ func Catalogue() []Entry {
 	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
 		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, recoveryAction, eccErrors, remappedRows,
-		devicePluginGPUs, stuckPartitions, buildInfo,
+		devicePluginGPUs, stuckPartitions, migHolders, buildInfo,
 	})
 	slices.SortFunc(all, byName)
 	return all

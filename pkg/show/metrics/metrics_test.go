@@ -90,6 +90,11 @@ func observeAll(m *Metrics) {
 	m.XID("GPU-1", health.XIDOf(999))
 }
 
+// holders are programs that have GPUs open.
+type holders map[string]string
+
+func (h holders) Holders() map[string]string { return h }
+
 // stuck are stuck partitions.
 type stuck map[string][]gpu.Partition
 
@@ -117,6 +122,7 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 		return "", health.Reading{}, true
 	})
 	m.CollectStuck(stuck{"0000:01:00.0": {{}}})
+	m.CollectHolders(holders{"0000:01:00.0": "nv-hostengine", "gone": "x"}, scan{GPUs: []gpu.GPU{{PCIAddress: "0000:01:00.0"}}})
 	m.CollectUsage(func() (gpuusage.Account, bool) {
 		return gpuusage.Account{
 			GPUs:       map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},

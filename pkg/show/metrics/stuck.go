@@ -35,3 +35,31 @@ func (c stuckCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	stuckPartitions.send(out, float64(n))
 }
+
+// Holders have idle GPUs open, which keeps their MIG modes from being switched on.
+type Holders interface {
+	// Holders returns their names by PCI address.
+	Holders() map[string]string
+}
+
+// CollectHolders adds the metric of the holders. A scrape asks no process.
+func (m *Metrics) CollectHolders(h Holders, scans gpu.Scans) {
+	m.registry.MustRegister(holdersCollector{h, scans})
+}
+
+type holdersCollector struct {
+	Holders
+	scans gpu.Scans
+}
+
+func (holdersCollector) Describe(out chan<- *prometheus.Desc) { describe(out, migHolders) }
+
+// Collect implements prometheus.Collector.
+func (c holdersCollector) Collect(out chan<- prometheus.Metric) {
+	snapshot := c.scans.Snapshot()
+	for address, name := range c.Holders.Holders() {
+		if g, ok := snapshot.ByAddress(address); ok {
+			migHolders.send(out, 1, g.UUID, name)
+		}
+	}
+}

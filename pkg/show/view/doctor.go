@@ -121,6 +121,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.software(&out, name, len(byName[name].GPUs), core)
 		d.metrics(&out, name)
 		d.advice(&out, byName[name], name)
+		d.holders(&out, byName[name], name)
 		d.node(&out, byName[name], core)
 	}
 	if d.SeenClaims {

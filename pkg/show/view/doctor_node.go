@@ -85,6 +85,18 @@ func (d Diagnosis) metrics(out *findings, node string) {
 	}
 }
 
+// holders reports GPUs whose MIG mode cannot be switched on.
+func (d Diagnosis) holders(out *findings, n Node, node string) {
+	for _, s := range d.Plugins[node]["gpu_dra_mig_mode_holders"] {
+		subject := node
+		if at := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == s.Labels["uuid"] }); at >= 0 {
+			subject = node + "/" + n.GPUs[at].Name
+		}
+		out.add(Warning, subject, "%s has the GPU open, so its MIG mode cannot be switched on, and claims cannot get partitions of it. "+
+			"Stop it, or switch the mode on before it starts (nvidia-smi -mig 1)", s.Labels["program"])
+	}
+}
+
 // advice reports the states of GPUs that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot
 // read or watch.
 func (d Diagnosis) advice(out *findings, n Node, node string) {

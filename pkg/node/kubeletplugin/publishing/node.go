@@ -26,7 +26,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// NodeOptions configures a Node; all fields but AdoptExternal, Sharing, Readiness and the settings are
+// NodeOptions configures a Node; all fields but AdoptExternal, Sharing, Readiness, Holders and the settings are
 // required.
 type NodeOptions struct {
 	resourceslices.Settings
@@ -36,6 +36,8 @@ type NodeOptions struct {
 	Modes         Modes
 	// DevicePlugins serve GPUs. Until they are known, nothing is published.
 	DevicePlugins plan.DevicePlugins
+	// Holders are the programs that keep MIG modes from being switched on. Default: none.
+	Holders Holders
 	// Cordoned are the cordons of the Node. Until they are known, nothing is published.
 	Cordoned Cordoned
 	// Readiness of the driver for containers. Until it is known, nothing is published. Default: it is ready.
@@ -51,6 +53,12 @@ type Modes interface {
 	Switched() (map[string]bool, error)
 	// Stuck returns the partitions of ended claims that could not be destroyed, by PCI address.
 	Stuck() (map[string][]gpu.Partition, error)
+}
+
+// Holders have idle GPUs open.
+type Holders interface {
+	// Holders returns their names by PCI address.
+	Holders() map[string]string
 }
 
 // Cordoned returns the cordons of the node's GPUs; false while they are unknown.
@@ -212,9 +220,13 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			Message: "a device plugin serves it as " + resource + ". Remove the device plugin from the node to publish the GPU",
 		}
 	}
+	var holders map[string]string
+	if n.o.Holders != nil {
+		holders = n.o.Holders.Holders()
+	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
+		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Holders: holders, Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer, and Readiness that the driver is not ready.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool {
