@@ -124,6 +124,11 @@ type Device interface {
 	// on a busy GPU.
 	MIGDevicesOf(gpuInstance, count int) ([]MIGDevice, error)
 
+	// MIGComputeMode and SetMIGComputeMode are for the MIG device with a UUID. Drivers have them since CUDA 13.3; older ones
+	// return NotSupported or InvalidArgument.
+	MIGComputeMode(uuid string) (ComputeMode, error)
+	SetMIGComputeMode(uuid string, m ComputeMode) error
+
 	// Measurements. They fail with NotSupported if the GPU, its mode or the driver does not have them.
 
 	// Utilization is not supported in MIG mode.

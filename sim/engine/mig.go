@@ -31,6 +31,8 @@ type Compute struct {
 	Start  int    `json:"start"`
 	Slices int    `json:"slices"`
 	UUID   string `json:"uuid"`
+	// ComputeMode is as in GPU.
+	ComputeMode int `json:"computeMode,omitempty"`
 }
 
 // Place is the instance on which a process runs.

@@ -18,11 +18,23 @@ func nvmlDeviceGetPersistenceMode(dev C.handle, to *C.u32) C.u32 {
 
 //export nvmlDeviceGetComputeMode
 func nvmlDeviceGetComputeMode(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetComputeMode", dev, to, func(v engine.View) int { return v.ComputeMode })
+	return either("nvmlDeviceGetComputeMode", dev, to != nil, func(v engine.View) nvml.Code { return put(to, v.ComputeMode) },
+		func(f found) nvml.Code {
+			mode, code := f.View.PartMode(f.compute)
+			if code != 0 {
+				return code
+			}
+			return put(to, int(mode))
+		})
 }
 
 //export nvmlDeviceSetComputeMode
 func nvmlDeviceSetComputeMode(dev C.handle, mode C.u32) C.u32 {
+	if _, is := partOf(dev, migDevice); is {
+		return mutatePart("nvmlDeviceSetComputeMode", dev, migDevice, true, func(f found, s *engine.State, _ *engine.GPU) nvml.Code {
+			return s.SetPartMode(f.compute, nvml.ComputeMode(mode))
+		})
+	}
 	return mutate("nvmlDeviceSetComputeMode", dev, true, func(_ int, _ *engine.State, g *engine.GPU) nvml.Code {
 		return g.SetComputeMode(nvml.ComputeMode(mode))
 	})

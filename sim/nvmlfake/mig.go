@@ -143,6 +143,40 @@ func (d *device) migDevices(wanted func(nvml.MIGDevice) bool) ([]nvml.MIGDevice,
 	})
 }
 
+func (d *device) findPart(uuid string) error {
+	_, err := ask(d, "nvmlDeviceGetHandleByUUID", func(v engine.View) (bool, nvml.Code) {
+		if v.Part(uuid) == nil {
+			return false, nvml.NotFound
+		}
+		return true, 0
+	})
+	return err
+}
+
+func (d *device) MIGComputeMode(uuid string) (nvml.ComputeMode, error) {
+	if err := d.findPart(uuid); err != nil {
+		return 0, err
+	}
+	return ask(d, "nvmlDeviceGetComputeMode", func(v engine.View) (nvml.ComputeMode, nvml.Code) {
+		if c := v.Part(uuid); c != nil {
+			return v.PartMode(c)
+		}
+		return 0, nvml.InvalidArgument
+	})
+}
+
+func (d *device) SetMIGComputeMode(uuid string, m nvml.ComputeMode) error {
+	if err := d.findPart(uuid); err != nil {
+		return err
+	}
+	return d.mutate("nvmlDeviceSetComputeMode", func(s *engine.State, g *engine.GPU) nvml.Code {
+		if c := g.Part(uuid); c != nil {
+			return s.SetPartMode(c, m)
+		}
+		return nvml.InvalidArgument
+	})
+}
+
 // gpuInstance is a GPU instance by its ID.
 type gpuInstance struct {
 	device *device

@@ -107,6 +107,7 @@ var queries = []query{
 	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
 	{name: "VirtualizationMode", ask: asText(nvml.Device.VirtualizationMode)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
+	{name: "MIGComputeMode", moves: true, ask: asText(func(d nvml.Device) (nvml.ComputeMode, error) { return d.MIGComputeMode("MIG-0") })},
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},
 	{name: "Fabric", ask: asText(nvml.Device.Fabric)},

@@ -414,3 +414,47 @@ func health(t *testing.T, l nvml.Library) (nvml.Health, error) {
 	}
 	return d.Health()
 }
+
+// TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse sets the mode of a MIG device in both libraries.
+func TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	fake := simtest.Machine(t, "hgx-h100")
+	for name, of := range map[string]struct {
+		library nvml.Library
+		machine interface {
+			Update(func(*engine.State) error) error
+		}
+	}{"fake": {nvmlfake.New(fake), fake}, "library": {native.New(root.Path), root}} {
+		uuid := ""
+		simtest.Change(t, of.machine, func(s *engine.State) {
+			g := &s.GPUs[0]
+			s.SetMIGMode(g, true)
+			i, _ := s.CreateInstance(g, 19, 4)
+			c, _ := s.CreateCompute(g, i.ID, 0)
+			uuid = c.UUID
+		})
+		for _, cuda := range []int{13000, 13030} {
+			simtest.Change(t, of.machine, func(s *engine.State) { s.Profile.Driver.CUDA = cuda })
+			s, err := of.library.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := s.Device(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			setErr := d.SetMIGComputeMode(uuid, nvml.ComputeExclusiveProcess)
+			mode, err := d.MIGComputeMode(uuid)
+			switch {
+			case cuda < 13030 && (!errors.Is(setErr, nvml.NotSupported) || !errors.Is(err, nvml.NotSupported)):
+				t.Errorf("%s, CUDA %d: %v, %v", name, cuda, setErr, err)
+			case cuda >= 13030 && (setErr != nil || err != nil || mode != nvml.ComputeExclusiveProcess):
+				t.Errorf("%s, CUDA %d: %v, %v, %v", name, cuda, setErr, mode, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

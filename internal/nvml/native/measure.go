@@ -146,11 +146,11 @@ func (d *device) ProcessUtilization(since uint64) ([]nvml.ProcessUtilization, er
 }
 
 func (d *device) MIGMemory(uuid string) (nvml.MemoryInfo, error) {
-	handle, err := get(d.session, "nvmlDeviceGetHandleByUUID", with(d.session.library.lib.DeviceGetHandleByUUID, uuid))
+	part, err := d.part(uuid)
 	if err != nil {
 		return nvml.MemoryInfo{}, err
 	}
-	return (&device{session: d.session, handle: handle}).Memory()
+	return part.Memory()
 }
 
 // performance is a sample of NVML's GPU performance monitoring.

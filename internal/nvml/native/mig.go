@@ -218,6 +218,31 @@ func (d *device) migDevice(index, gpuInstance int) (m nvml.MIGDevice, err error)
 	return m, err
 }
 
+// part returns the MIG device with a UUID, which answers some queries of a GPU.
+func (d *device) part(uuid string) (*device, error) {
+	handle, err := get(d.session, "nvmlDeviceGetHandleByUUID", with(d.session.library.lib.DeviceGetHandleByUUID, uuid))
+	if err != nil {
+		return nil, err
+	}
+	return &device{session: d.session, handle: handle}, nil
+}
+
+func (d *device) MIGComputeMode(uuid string) (nvml.ComputeMode, error) {
+	part, err := d.part(uuid)
+	if err != nil {
+		return 0, err
+	}
+	return part.ComputeMode()
+}
+
+func (d *device) SetMIGComputeMode(uuid string, m nvml.ComputeMode) error {
+	part, err := d.part(uuid)
+	if err != nil {
+		return err
+	}
+	return part.SetComputeMode(m)
+}
+
 // gpuInstance is a handle. It is valid until its session is closed.
 type gpuInstance struct {
 	destroyable

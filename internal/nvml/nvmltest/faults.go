@@ -85,6 +85,10 @@ func (d device) SetComputeMode(m nvml.ComputeMode) error {
 	return do(d.hook, "set-compute-mode", func() error { return d.Device.SetComputeMode(m) })
 }
 
+func (d device) SetMIGComputeMode(uuid string, m nvml.ComputeMode) error {
+	return do(d.hook, "set-mig-compute-mode", func() error { return d.Device.SetMIGComputeMode(uuid, m) })
+}
+
 func (d device) SetMIGMode(on bool) error {
 	return do(d.hook, "set-mig-mode", func() error { return d.Device.SetMIGMode(on) })
 }

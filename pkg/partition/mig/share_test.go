@@ -13,6 +13,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -376,5 +377,29 @@ func TestPrepare_SharedPartitionDestroyed_NamesTheClaimThatLostIt(t *testing.T) 
 			e.Prepare(p, "b")
 			e.CheckClean(p, "b")
 		})
+	}
+}
+
+// TestPrepare_ShareOfPartition_SetsItsComputeModeWhereItHasOne checks that no process of a partition bypasses its daemon. The
+// drivers before CUDA 13.3 cannot prevent it.
+func TestPrepare_ShareOfPartition_SetsItsComputeModeWhereItHasOne(t *testing.T) {
+	for _, c := range []struct {
+		cuda     int
+		external bool
+		want     nvml.ComputeMode
+	}{{13000, false, nvml.ComputeDefault}, {13030, false, nvml.ComputeExclusiveProcess}, {13030, true, nvml.ComputeDefault}} {
+		e := devicestatetest.NewSimulated(t, "hgx-h100")
+		e.Sim.Change(func(s *engine.State) { s.Profile.Driver.CUDA = c.cuda })
+		if c.external {
+			e.Sim.Administrator(0, 19, 4, false)
+		}
+		p := e.Start()
+		shares(ofMIG, "0 1g.10gb 4", []string{"a", "b"}, "a", "b")(e, p)
+		if is := nvml.ComputeMode(e.Sim.State().GPUs[0].Instances[0].Computes[0].ComputeMode); is != c.want {
+			t.Errorf("CUDA %d, external %v: compute mode %v, want %v", c.cuda, c.external, is, c.want)
+		}
+		e.Unprepare(p, "a")
+		e.Unprepare(p, "b")
+		e.CheckClean(p)
 	}
 }

@@ -108,6 +108,8 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	var err error
 	if x.exclusive(d) {
 		err = x.setExclusive(d)
+	} else if !x.KeepMode && exclusivePartition(d) {
+		err = x.setPartitionExclusive(d)
 	}
 	if err == nil {
 		limited, cancel := context.WithTimeout(ctx, x.StartLimit)
@@ -298,8 +300,14 @@ func twice[T any](ask func() (T, error)) (T, error) {
 	return value, err
 }
 
+// moded is a GPU or a partition with a compute mode.
+type moded interface {
+	ComputeMode() (nvml.ComputeMode, error)
+	SetComputeMode(nvml.ComputeMode) error
+}
+
 // set sets the mode and reads it back, because the answer may be lost.
-func set(g nvml.Device, want nvml.ComputeMode) error {
+func set(g moded, want nvml.ComputeMode) error {
 	setErr := g.SetComputeMode(want)
 	now, err := g.ComputeMode()
 	switch {
