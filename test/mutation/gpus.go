@@ -217,8 +217,28 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "an instance that NVML lists counts as destroyed", File: "pkg/partition/mig/instances.go",
-		Old: "	if nvml.Vanished(err) {\n		out, err = g.listInstances()\n", New: "	if nvml.Vanished(err) {\n		err = nil\n",
+		Old: "	if nvml.Vanished(err) {\n		out, err = list()\n", New: "	if nvml.Vanished(err) {\n		err = nil\n",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "an old list of MIG devices decides about a partition", File: "pkg/partition/mig/instances.go",
+		Old: "	if !slices.Equal(listed, there) {", New: "	if len(there) < 0 {",
+		Package: partitions, Test: "TestPartition_OfAnotherProcess_IsNeitherLostNorLeaked",
+	},
+	{
+		Name: "the place of a partition that is not destroyed is given to a claim", File: "pkg/partition/mig/executor.go",
+		Old: "return p.Placement().Overlaps(d.Partition.Placement()) }) {", New: "return p.Profile == \"\" }) {",
+		Package: partitions, Test: "TestUnprepare_DestructionFailsWithoutProcess_ClaimEndsAndItsPlaceIsBlocked",
+	},
+	{
+		Name: "an adopted mode is switched off by a reset that is not allowed", File: "pkg/partition/mig/mode.go",
+		Old: "	case architecture >= nvml.ArchHopper, x.o.AllowReset:", New: "	case architecture >= nvml.ArchHopper, x.o.AllowReset, !on:",
+		Package: partitions, Test: "TestPrepare_AdoptedModeNeedsReset_SwitchedOnlyIfAllowed",
+	},
+	{
+		Name: "one odd field hides a GPU's health", File: "internal/nvml/native/health.go",
+		Old: "	default:\n		return without, nil", New: "	default:\n		return 0, err",
+		Package: "./internal/nvml/conformancetest", Test: "TestHealth_FieldHasCode_CostsThatFieldOnly",
 	},
 	{
 		Name: "an instance that vanished during a scan is a fault", File: "pkg/gpu/inventory/mig.go",
