@@ -249,6 +249,9 @@ type Partition struct {
 	// Devices are the compute instances that CUDA can use. There is usually one, which takes all of the partition.
 	// There is none if a crash interrupted the creation.
 	Devices []PartitionDevice `json:"devices,omitempty"`
+	// Unlisted means that it has compute instances, and NVML lists none of their devices: drivers list them once in a
+	// session, which lacks those of another process.
+	Unlisted bool `json:"unlisted,omitempty"`
 }
 
 // PartitionDevice is a compute instance of a partition.

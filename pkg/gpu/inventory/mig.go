@@ -107,6 +107,13 @@ func readPartitions(d nvml.Device, m *gpu.MIG) error {
 				p.Devices = append(p.Devices, gpu.PartitionDevice{UUID: device.UUID, ComputeInstance: device.ComputeInstance})
 			}
 		}
+		if len(p.Devices) == 0 {
+			computes, err := i.ComputeInstances()
+			if err != nil && !nvml.Vanished(err) {
+				return fmt.Errorf("read the compute instances of a GPU instance: %w", err)
+			}
+			p.Unlisted = len(computes) > 0
+		}
 		m.Partitions = append(m.Partitions, p)
 	}
 	slices.SortFunc(m.Partitions, func(a, b gpu.Partition) int {

@@ -109,6 +109,35 @@ func TestScan_InstanceWithoutDevice_IsPartition(t *testing.T) {
 	}
 }
 
+// TestScan_PartitionOfAnotherProcess_IsUnlisted has a session, like the watcher's, that began before another process made the
+// second partition.
+func TestScan_PartitionOfAnotherProcess_IsUnlisted(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	partition(t, machine, 19, 0, false)
+	library := nvmlfake.New(machine)
+	session, err := library.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := bare(t, library)
+	scan(t, i)
+	partition(t, machine, 19, 1, false)
+	partition(t, machine, 19, 2, true)
+	var got []bool
+	for _, p := range scan(t, i).GPUs[0].MIG.Partitions {
+		got = append(got, len(p.Devices) == 1, p.Unlisted)
+	}
+	if diff := cmp.Diff([]bool{true, false, false, true, false, false}, got); diff != "" {
+		t.Errorf("listed and unlisted of three partitions (-want +got):\n%s", diff)
+	}
+	if err := session.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if p := scan(t, i).GPUs[0].MIG.Partitions[1]; len(p.Devices) != 1 || p.Unlisted {
+		t.Errorf("in a new session: %+v", p)
+	}
+}
+
 func TestScan_MIGQueryFails_SetsMIGFault(t *testing.T) {
 	for query, lost := range map[string]bool{
 		"nvmlDeviceGetGpuInstanceProfileInfoV": false, "nvmlDeviceGetGpuInstancePossiblePlacements_v2": false,

@@ -186,6 +186,11 @@ func (b *builder) addExternal(g gpuState, geometry geometry, partitions []device
 		for k, r := range geometry.binding {
 			taken[k] += r.Of(e.profile)
 		}
+		if p.Unlisted {
+			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published yet: NVML lists its device only in a new session, "+
+				"once no claim is prepared on the node", p.Profile, p.Placement.Start, g.gpu.PCIAddress)
+			continue
+		}
 		if len(p.Devices) != 1 {
 			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published: it has %d compute instances instead of one that takes all of it",
 				p.Profile, p.Placement.Start, g.gpu.PCIAddress, len(p.Devices))

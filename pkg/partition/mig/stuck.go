@@ -145,13 +145,14 @@ func (x *Executor) StuckSetting() executor.Setting {
 }
 
 // retry makes an attempt for the stuck partitions of a GPU.
-type retry struct{ *Executor }
+type retry struct{ x *Executor }
 
 // NeededBy implements executor.Restorer. No claim needs a stuck partition.
 func (retry) NeededBy(plan.Device) bool { return false }
 
 // Restore implements executor.Restorer.
-func (x retry) Restore(ctx context.Context, g gpu.GPU) error {
+func (r retry) Restore(ctx context.Context, g gpu.GPU) error {
+	x := r.x
 	left, err := x.stuckOn(g.PCIAddress, g.UUID)
 	if err != nil {
 		return err
@@ -189,7 +190,7 @@ func (x retry) Restore(ctx context.Context, g gpu.GPU) error {
 }
 
 // empty returns an error unless the GPU has no instance, so that none of them can be stuck.
-func (x retry) empty(ctx context.Context, d plan.Device) error {
+func (x *Executor) empty(ctx context.Context, d plan.Device) error {
 	return x.onGPU(ctx, "find the partitions of ended claims", d, func(g *openGPU) error {
 		on, _, err := g.mode()
 		if err != nil || !on {

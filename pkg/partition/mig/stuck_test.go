@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/claim/claimerror"
@@ -101,6 +102,47 @@ func joined(errs []error) error {
 		return err
 	}
 	return nil
+}
+
+// TestUnprepare_CrashWhilePartitionIsLeft_KeepsOneOwner crashes the last attempt after each of its operations. The partition
+// belongs to the claim or to the record at any time.
+func TestUnprepare_CrashWhilePartitionIsLeft_KeepsOneOwner(t *testing.T) {
+	for n := 0; ; n++ {
+		e := devicestatetest.NewSimulated(t, "hgx-h100")
+		f := hosttest.At(n, hosttest.CrashAfter)
+		p, err := e.StartWith(f.Do)
+		e.Must(err)
+		given(one, "a")(e, p)
+		stuckFaults["in use"](e)
+		end := func() error { return p.Unprepare(context.Background(), devicestatetest.ClaimID("a")) }
+		for range 2 {
+			devicestatetest.CheckError(t, end(), claimerror.Transient, claimerror.DeviceInUse)
+		}
+		f.Arm()
+		crashed, err := hosttest.Run(end)
+		p.Crash()
+		if !crashed {
+			e.Must(err)
+		}
+		p = e.Start()
+		for attempt := 0; ; attempt++ {
+			if err = end(); err == nil || attempt > 3 {
+				break
+			}
+		}
+		e.Must(err)
+		e.CheckClean(p)
+		if left, err := p.MIG.Stuck(); err != nil || len(left[e.Address(0)]) != 1 {
+			t.Errorf("crashed after operation %d: %v, %v", n, left, err)
+		}
+		p.Crash()
+		if !crashed {
+			if n < 5 {
+				t.Errorf("only %d operations", n)
+			}
+			return
+		}
+	}
 }
 
 func TestUnprepare_ProcessOnPartition_NeverLeavesIt(t *testing.T) {

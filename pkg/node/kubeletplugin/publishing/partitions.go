@@ -132,7 +132,7 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 
 func contains(m gpu.MIG, p plan.Partition) bool {
 	found, ok := m.At(p.Profile, p.Start)
-	return ok && slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID })
+	return ok && (found.Unlisted || slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID }))
 }
 
 // findSplitGroups notifies claims and their pods, once, that NVLink no longer connects the GPUs of their group. Their

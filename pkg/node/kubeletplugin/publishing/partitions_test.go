@@ -176,6 +176,11 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 		{"it is new", 0, cuttable(true), 0},
 		{"the scan may be older than the partition", settled - 1, cuttable(true), 0},
 		{"it is there", settled, cuttable(true, 4), 0},
+		{"NVML does not list its device", 2 * settled, func() gpu.Snapshot {
+			s := cuttable(true, 4)
+			s.GPUs[0].MIG.Partitions[0].Devices, s.GPUs[0].MIG.Partitions[0].Unlisted = nil, true
+			return s
+		}(), 0},
 		{"it is gone", 2 * settled, cuttable(true), 1},
 		{"another is in its place", 2 * settled, func() gpu.Snapshot {
 			s := cuttable(true, 4)
