@@ -75,7 +75,7 @@ func TestSMI_CannotRun_ReturnsError(t *testing.T) {
 // TestSMI_RootWithoutLoader_RunsBesideIt has a driver root with programs and libraries alone, so the program needs this
 // process's own root.
 func TestSMI_RootWithoutLoader_RunsBesideIt(t *testing.T) {
-	smi := script(t, "#!/bin/sh\necho \"| Timeslice Long |\"\ntest \"$LD_LIBRARY_PATH\" = \"${0%/usr/bin/*}/lib64\"\n")
+	smi := script(t, "#!/bin/sh\necho \"| 0 Timeslice Long |\"\ntest \"$LD_LIBRARY_PATH\" = \"${0%/usr/bin/*}/lib64\"\n")
 	library := filepath.Join(smi.Root, "lib64/libnvidia-ml.so.1")
 	if err := os.Mkdir(filepath.Dir(library), 0o755); err != nil {
 		t.Fatal(err)

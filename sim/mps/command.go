@@ -43,6 +43,11 @@ func (d *daemon) command(line string, uid uint32, privileged bool) (string, erro
 // ownersCommands are what root may do over the socket for clients.
 var ownersCommands = []string{"terminate_client", "start_server", "shutdown_server", "set_active_thread_percentage", "set_device_pinned_mem_limit"}
 
+// refusal is an answer of NVIDIA's daemon, in its words.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
 func unknown(line string) string { return fmt.Sprintf("Unknown command %q\n", line) }
 
 // carryOut carries out a command that its sender may send. The caller holds d.mu.
@@ -50,9 +55,9 @@ func (d *daemon) carryOut(line, name string, args []string) (string, error) {
 	server := func() error {
 		switch {
 		case len(args) == 0:
-			return errors.New("A server PID is required")
+			return refusal("A server PID is required")
 		case !d.listed() || args[0] != strconv.Itoa(d.server.pid):
-			return fmt.Errorf("Server %s not found", args[0])
+			return refusal(fmt.Sprintf("Server %s not found", args[0]))
 		}
 		return nil
 	}

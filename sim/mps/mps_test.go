@@ -229,10 +229,7 @@ func TestAdmit_OtherUser_WaitsUnlessMultiUser(t *testing.T) {
 	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for { // Wait until the daemon lists it.
-		if strings.Contains(s.log(), "push client to pending list") {
-			break
-		}
+	for !strings.Contains(s.log(), "push client to pending list") { // Wait until the daemon lists it.
 		if t.Context().Err() != nil {
 			t.Fatal("it does not wait")
 		}
