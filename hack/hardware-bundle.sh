@@ -14,5 +14,5 @@ cp test/hardware/run.sh "$work/$name/run.sh"
 tar -C "$work" -czf "$dist/$name.tar.gz" "$name"
 size=$(stat -c %s "$dist/$name.tar.gz")
 echo "$dist/$name.tar.gz: $((size >> 20)) MiB; unpack it on the machine, and run $name/run.sh there as root"
-# Where such machines are lent, 64 MiB is the most that can be carried.
+# Some machines take uploads of 64 MiB at the most.
 [ "$size" -le $((60 << 20)) ]

@@ -13,7 +13,7 @@ import (
 )
 
 // command carries out one line of the control program, as driver 580.159.04 does: the answers, also refusals, are texts,
-// and the program succeeds. Everybody may read. Root may also end clients and limit a server. Only the privileged socket takes the rest.
+// and the program succeeds. All users may read. Root may also end clients and limit a server. Only the privileged socket takes the rest.
 func (d *daemon) command(line string, uid uint32, privileged bool) (string, error) {
 	words := strings.Fields(line)
 	if len(words) == 0 {
@@ -40,7 +40,7 @@ func (d *daemon) command(line string, uid uint32, privileged bool) (string, erro
 	return out, nil
 }
 
-// ownersCommands are what root may do over the socket for clients.
+// ownersCommands are root's commands over the socket for clients.
 var ownersCommands = []string{"terminate_client", "start_server", "shutdown_server", "set_active_thread_percentage", "set_device_pinned_mem_limit"}
 
 // refusal is an answer of NVIDIA's daemon, in its words.
@@ -202,7 +202,7 @@ func number(s string) int {
 	return n
 }
 
-// mebibytes parses "10G", "512M" or a number of MiB, or returns 0, which is no limit.
+// mebibytes parses "10G", "512M" or a number of MiB, or returns 0 for none.
 func mebibytes(s string) uint64 {
 	digits, shift := strings.TrimRight(s, "KM"), 0
 	if d, ok := strings.CutSuffix(s, "G"); ok {

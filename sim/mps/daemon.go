@@ -142,7 +142,7 @@ func peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, credErr)
 }
 
-// errFault is what every client of a server gets after a fault of one of them.
+// errFault ends the work of each client of a server after a fault of one of them.
 var errFault = errors.New("an illegal memory access was encountered")
 
 // fail puts the server into the state FAULT until all its clients are gone. The caller holds d.mu.

@@ -4,7 +4,7 @@
 // Package mps replaces NVIDIA's MPS on simulated GPUs: the control daemon with its commands, pipes and limits. Its
 // client does what CUDA does when CUDA_MPS_PIPE_DIRECTORY is set.
 //
-// Files, answers and faults are those of driver 580.159.04 on an H200 (test/hardware/recorded). A client needs the socket
+// Files, answers and faults follow driver 580.159.04 on an H200 (test/hardware/recorded). A client needs the socket
 // `control` alone. An illegal access of one client ends the work of all, and the server takes no new client until all have
 // ended.
 //
@@ -14,7 +14,7 @@
 // limits when it starts; later defaults are for later servers. Killing a daemon ends its server and the clients' contexts.
 package mps
 
-// Names in the daemon's pipe directory: its socket for everybody, the one for commands of root, and the FIFO of its log.
+// Names in the daemon's pipe directory: its socket for all users, the one for commands of root, and the FIFO of its log.
 const (
 	ControlSocket    = "control"
 	privilegedSocket = "control_privileged"

@@ -67,8 +67,8 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 }
 
 // fault reads the first MPS fault of a device from the file mps-fault in the simulator's state directory. A line has a
-// fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "quiet" (no line
-// of a client's fault), "slow all 1s". hook describes the other faults.
+// fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "slow all 1s".
+// With "quiet" the daemon prints no line of a client's fault. hook describes the other faults.
 func fault(root, device string) (word string, rest []string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {

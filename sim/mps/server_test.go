@@ -93,7 +93,7 @@ func TestFault_OneClient_EndsAll(t *testing.T) {
 	}
 }
 
-// TestCommand_Tenants_OnlyByTheirSocket has a tenant that is root on the node, and sees the socket for everybody alone.
+// TestCommand_Tenants_OnlyByTheirSocket has a tenant that is root on the node, and sees the socket for all users alone.
 func TestCommand_Tenants_OnlyByTheirSocket(t *testing.T) {
 	s := serve(t, true)
 	tenant := filepath.Join(s.root, "tenant")

@@ -28,7 +28,7 @@ import (
 // clientVariable makes this test's binary a CUDA program, as its JSON says.
 const clientVariable = "GPU_DRA_HARDWARE_CLIENT"
 
-// client is a CUDA program: a process of its own, because limits and faults are those of a process.
+// client is a CUDA program: a process of its own, because a process has limits and faults.
 type client struct {
 	// Mounts are made in a mount namespace of the process, before it takes the user.
 	Mounts []mount `json:"mounts,omitempty"`
@@ -178,7 +178,6 @@ func (c client) startWithin(t *testing.T, limit time.Duration, env ...string) (*
 		t.Fatal(err)
 	}
 	r.cmd.Stderr = &r.stderr
-	// Pdeathsig is sent when the thread ends that started the process.
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +253,7 @@ func output(cmd *exec.Cmd, limit time.Duration) (string, error) {
 	return strings.TrimSpace(out.String()), err
 }
 
-// hasCUDA reports whether a process here can load libcuda. The simulator has none.
+// hasCUDA reports whether a process here can load `libcuda`. The simulator has none.
 func hasCUDA() bool {
 	if strings.Contains(os.Getenv("LD_LIBRARY_PATH"), "/") {
 		for dir := range strings.SplitSeq(os.Getenv("LD_LIBRARY_PATH"), ":") {

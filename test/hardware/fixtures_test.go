@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// fixtures are commands that only read. Their outputs are what the parsers of the driver meet.
+// fixtures are commands that only read. The parsers of the driver meet their outputs.
 var fixtures = map[string][]string{
 	"nvidia-smi-L":                  {"nvidia-smi", "-L"},
 	"nvidia-smi-q":                  {"nvidia-smi", "-q"},
@@ -38,7 +38,7 @@ var fixtures = map[string][]string{
 	"uname":                         {"uname", "-srm"},
 }
 
-// personal are the parts of a recording that tell one GPU or machine from another.
+// personal are the parts of a recording that identify a GPU or machine.
 var personal = regexp.MustCompile(`(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}|(Serial Number|Serial|PDI|GUID|Timestamp)( *: )[^\n]*|<(serial|uuid|pdi|gpu_fabric_guid|timestamp)>[^<]*`)
 
 func anonymous(text string) string {
@@ -99,7 +99,7 @@ func TestFixtures_ReadOnlyCommands_Written(t *testing.T) {
 	save("capabilities", strings.Join(capabilities, "\n"))
 }
 
-// settings are what no run may change.
+// settings must be the same after a run.
 const settings = "compute_mode,persistence_mode,mig.mode.current,mig.mode.pending,accounting.mode,ecc.mode.current,ecc.mode.pending," +
 	"clocks.applications.graphics,clocks.applications.memory,power.limit"
 

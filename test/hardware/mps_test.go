@@ -38,7 +38,7 @@ type mps struct {
 	supervisor *supervisor.Supervisor
 }
 
-// startMPS starts the supervisor and a daemon, or returns nil where there is no GPU or no libcuda.
+// startMPS starts the supervisor and a daemon, or returns nil where there is no GPU or no `libcuda`.
 func startMPS(t *testing.T, d mpsd.Daemon) *mps {
 	t.Helper()
 	_, s, ok := machine(t)
@@ -292,7 +292,7 @@ func TestMPS_Users_ServedTogether(t *testing.T) {
 			c := m.mounted(uid, true, false)
 			var a answer
 			if users == "one" {
-				// It waits for the other user's end, so a short limit tells.
+				// It waits for the other user's end, so a short limit suffices.
 				_, a = c.startWithin(t, 4*time.Second, m.env()...)
 			} else {
 				_, a = c.start(t, m.env()...)

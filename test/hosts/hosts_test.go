@@ -229,7 +229,7 @@ func (h *host) share() error {
 	}
 	dir, inside := filepath.Join(base, "mps"), filepath.Join(base, "container")
 	s, err := supervisor.New(h.t.Context(), supervisor.Options{
-		Dir: dir, Root: h.driverRoot, ShmBytes: 1 << 20, BootID: "boot", Log: log.New(io.Discard, "", 0),
+		Dir: dir, Root: h.driverRoot, Shm: "1M", BootID: "boot", Log: log.New(io.Discard, "", 0),
 	})
 	if err != nil {
 		return wrong{err}

@@ -269,7 +269,7 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 	limit := time.NewTimer(d.s.faultLimit)
 	defer limit.Stop()
 	for first := true; ; first = false {
-		// Without an answer nothing is known, and the next look asks again.
+		// Without an answer nothing is known, and the supervisor asks again later.
 		if faulty, err := l.faulty(d.ctx); err != nil || !faulty {
 			if !first && err == nil {
 				d.update(func() { d.faulty, d.status.Problem = false, "" })

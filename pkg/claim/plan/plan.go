@@ -198,8 +198,8 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// Refreshed returns the plan of a prepared claim with the facts of a new plan that may differ: the UUID and the minor number
-// of the GPU at each address, and /dev/shm of an older driver. All else is kept, because containers use it.
+// Refreshed returns the plan of a prepared claim with the facts of a new plan that may differ. These are the UUID and the
+// minor number of the GPU at each address, and /dev/shm of an older driver. All else is kept, because containers use it.
 func (p Plan) Refreshed(now Plan) Plan {
 	p.Devices = slices.Clone(p.Devices)
 	for i := range p.Devices {

@@ -28,7 +28,7 @@ var strategies = []Strategy{
 		Daemon: true, Limits: true, Clients: clients,
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipe},
 		// A client connects to the socket on a read-only mount too, but cannot replace it: the claims of a GPU share this
-		// directory (measured as root and as another user, driver 580.159.04).
+		// directory. That was measured as root and as another user, with driver 580.159.04.
 		Mounts: []Mount{{"pipe", containerPipe, "ro"}, {"shm", SharedMemory, "rw"}},
 	},
 	{
