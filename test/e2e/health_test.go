@@ -421,6 +421,7 @@ func TestHealth_EvictLost_PartitionStartsOnAnotherGPU(t *testing.T) {
 func TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU(t *testing.T) {
 	ctx := testContext(t)
 	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { waitTaints(context.WithoutCancel(ctx), t) }) // The next test needs all GPUs.
 	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
 	must(t, cluster.Helm(ctx, "--set", "health.reset=WhenIdle"))
 	pod := runDemo(ctx, t, "one-gpu")[0]
