@@ -316,6 +316,7 @@ func replaceDriver(ctx context.Context, t *testing.T, version string) {
 func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
 	ctx := testContext(t)
 	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { waitTaints(context.WithoutCancel(ctx), t) })
 	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
 	must(t, cluster.Helm(ctx, "--set-json", `health.evict=["reset"]`))
 	namespace := createNamespace(ctx, t, nil)
