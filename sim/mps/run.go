@@ -142,14 +142,17 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	}
 	defer fifo.Close()
 	go copyLines(fifo, l)
-	privileged, err := d.listen(filepath.Join(pipe, privilegedSocket), 0o755, true)
+	privileged, err := listen(filepath.Join(pipe, privilegedSocket), 0o755)
 	if err != nil {
 		return err
 	}
-	listener, err := d.listen(socket, 0o666, false)
+	listener, err := listen(socket, 0o666)
 	if err != nil {
 		return errors.Join(err, privileged.Close())
 	}
+	// A command is answered only when clients can connect too.
+	go d.accept(privileged, true)
+	go d.accept(listener, false)
 	select {
 	case <-ctx.Done():
 	case <-d.quit:
@@ -165,23 +168,24 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	return errors.Join(err, os.Remove(pidFile))
 }
 
-// listen serves connections to a socket until it is closed.
-func (d *daemon) listen(path string, mode os.FileMode, privileged bool) (*net.UnixListener, error) {
+func listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	_ = os.Remove(path)
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
-	go func() {
-		for {
-			conn, err := listener.AcceptUnix()
-			if err != nil {
-				return
-			}
-			go d.serve(conn, privileged)
-		}
-	}()
 	return listener, os.Chmod(path, mode)
+}
+
+// accept serves connections to a socket until it is closed.
+func (d *daemon) accept(listener *net.UnixListener, privileged bool) {
+	for {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		go d.serve(conn, privileged)
+	}
 }
 
 // openFIFO makes a FIFO for all users, and opens it so that it never ends.

@@ -78,12 +78,13 @@ func TestCUDA_ServerLost_ReconnectsWithItsLimits(t *testing.T) {
 	}
 	daemon := make(chan int, 1)
 	go func() { daemon <- mps.Run([]string{"-f"}, environ, root, nil, io.Discard, io.Discard) }()
-	for code := 1; code != 0; {
+	// While the daemon starts, its socket for commands of root can be missing, and the other one refuses the command.
+	for limit := ""; limit != "10G\n"; {
 		select {
 		case code := <-daemon:
 			t.Fatalf("the daemon ended with %d", code)
 		default:
-			_, code = say("set_default_device_pinned_mem_limit 0 10G\n")
+			limit, _ = say("set_default_device_pinned_mem_limit 0 10G\nget_default_device_pinned_mem_limit 0\n")
 		}
 	}
 	t.Cleanup(func() {

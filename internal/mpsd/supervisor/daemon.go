@@ -150,10 +150,9 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	}
 	many := want.Users != "one"
 	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit, late: map[int]int{}}
-	p, ended, err := d.start(want, many, l)
-	if ended && many {
-		// If it runs without the mode, this driver's daemon lacks the mode: users wait for each other. Texts and exit codes
-		// differ by driver: 580.159.04 prints its usage and succeeds.
+	p, refused, err := d.start(want, many, l)
+	if refused && many {
+		// If it runs without the mode, this driver's daemon lacks the mode: users wait for each other.
 		alone, _, aloneErr := d.start(want, false, l)
 		switch {
 		case aloneErr == nil && want.Users == "":
@@ -268,16 +267,19 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 func (d *daemon) recovered(p *process, l *limiter) error {
 	limit := time.NewTimer(d.s.faultLimit)
 	defer limit.Stop()
-	for first := true; ; first = false {
-		// Without an answer nothing is known, and the supervisor asks again later.
-		if faulty, err := l.faulty(d.ctx); err != nil || !faulty {
-			if !first && err == nil {
-				d.update(func() { d.faulty, d.status.Problem = false, "" })
-				d.logf("its server serves again after a fault")
-			}
+	for {
+		now, err := l.faulty(d.ctx)
+		d.s.mu.Lock()
+		before := d.faulty
+		d.s.mu.Unlock()
+		switch {
+		case err == nil && !now && before:
+			d.update(func() { d.faulty, d.status.Problem = false, "" })
+			d.logf("its server serves again after a fault")
 			return nil
-		}
-		if first {
+		case !now && !before: // Without an answer nothing is known, and the supervisor asks again later.
+			return nil
+		case now && !before:
 			d.update(func() {
 				d.faulty, d.status.Problem = true, errFault.Error()
 				d.status.Faults++
@@ -299,8 +301,9 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 // errFault is the problem of a daemon whose server is in the state FAULT.
 var errFault = errors.New("its server is in the state FAULT: an error of one process, or its end while it computed, ended the work of all processes on the device, and no process can start before all of them have ended")
 
-// start starts the daemon and returns once it serves within its limits. ended reports that it ended by itself.
-func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ended bool, err error) {
+// start starts the daemon and returns once it serves within its limits. refused reports that it ended as one
+// that does not know an argument.
+func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, refused bool, err error) {
 	args := []string{"-f"}
 	if many {
 		args = append(args, "-multiuser-server")
@@ -318,9 +321,9 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, end
 		err = d.awaitReady(p, l)
 	}
 	if err != nil {
-		ended = p.ended()
+		refused = p.refusedOption()
 		p.kill()
-		return nil, ended, err
+		return nil, refused, err
 	}
 	return p, false, nil
 }

@@ -190,14 +190,16 @@ func (p *process) cause() string {
 	return cmp.Or(text, "exited with no output")
 }
 
-// ended reports that the process is gone.
-func (p *process) ended() bool {
+// refusedOption reports that the process ended as one that does not know an argument. Driver 580.159.04 prints its usage
+// and succeeds. Another driver may print its usage and fail. A daemon that was killed knows its arguments.
+func (p *process) refusedOption() bool {
 	select {
 	case <-p.gone:
-		return true
 	default:
 		return false
 	}
+	text := strings.ToLower(p.out.String())
+	return p.err == nil || strings.Contains(text, "usage") || strings.Contains(text, "option") || strings.Contains(text, "argument")
 }
 
 // kill ends the process and its group, and waits for the process.

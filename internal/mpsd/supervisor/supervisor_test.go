@@ -725,6 +725,19 @@ func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
 	}
 }
 
+// TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards has a fault that ended while the daemon did not answer.
+func TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	s.faultPoll = 10 * time.Millisecond
+	d := e.daemon(0)
+	e.ensure(s, d)
+	of := s.daemons[d.Name]
+	of.update(func() { of.faulty, of.status.Problem = true, errFault.Error() })
+	e.until(s, d, func(now mpsd.Status) bool { return now.Problem == "" })
+	e.ensure(s, d)
+}
+
 // quiet makes the daemons print nothing of a fault.
 func (e *env) quiet() {
 	e.t.Helper()

@@ -4,7 +4,6 @@
 package mig
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,7 +121,7 @@ func (g *openGPU) identify(gi nvml.GPUInstance) (*instance, error) {
 
 // errStale means that NVML lists other MIG devices than compute instances. Drivers list the devices once in a session, so
 // that other processes' changes are missing.
-var errStale = errors.New("NVML's list of MIG devices is out of date")
+var errStale = fmt.Errorf("NVML's list of MIG devices is out of date: %w", nvml.Unknown)
 
 // load reads an instance's compute instances and their devices.
 func (g *openGPU) load(i *instance) (err error) {

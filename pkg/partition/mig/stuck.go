@@ -147,8 +147,9 @@ func (x *Executor) StuckSetting() executor.Setting {
 // retry makes an attempt for the stuck partitions of a GPU.
 type retry struct{ x *Executor }
 
-// NeededBy implements executor.Restorer. No claim needs a stuck partition.
-func (retry) NeededBy(plan.Device) bool { return false }
+// NeededBy implements executor.Restorer. An earlier release does not know of stuck partitions, and can have prepared a claim
+// on one, as on an external partition.
+func (retry) NeededBy(d plan.Device) bool { return d.Kind == gpu.KindMIG && d.Partition.External }
 
 // Restore implements executor.Restorer.
 func (r retry) Restore(ctx context.Context, g gpu.GPU) error {

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,8 +79,12 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 		return false, nil, nil
 	})
 	e.Client.PrependReactor("update", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		s, ok := a.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceSlice)
+		if !ok { // After an error, clients try the older versions, which this server does not have.
+			return true, nil, apierrors.NewNotFound(a.GetResource().GroupResource(), "")
+		}
 		e.Writes.Add(1)
-		store(a.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceSlice))
+		store(s)
 		return false, nil, nil
 	})
 	return e
