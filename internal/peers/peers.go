@@ -167,6 +167,9 @@ func (l *listener) add(c *connection) (ended *connection) {
 		if o == c {
 			return running // It ends after others of its peer.
 		}
+		if !o.ready.Load() && o.secure != nil {
+			return fresh // Its handshake has not ended. On a busy machine a kept connection can be older.
+		}
 		return max(idle, o.state.Load())
 	}
 	order := func(a, b *connection) int {
