@@ -387,6 +387,28 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 	}
 }
 
+// TestListen_HandshakesHang_KeptConnectionStays has a kept connection that was answered before the attack began.
+func TestListen_HandshakesHang_KeptConnectionStays(t *testing.T) {
+	l := &listener{open: map[*connection]struct{}{}}
+	open := func(at int64, state int32, ready bool) *connection {
+		c := &connection{listener: l, peer: "a", secure: new(tls.Conn)}
+		c.state.Store(state)
+		c.answered.Store(at)
+		c.ready.Store(ready)
+		return c
+	}
+	first, second := open(2, fresh, false), open(3, arriving, false)
+	for _, c := range []*connection{open(1, idle, true), first, second} {
+		l.open[c] = struct{}{}
+	}
+	l.most = len(l.open)
+	for n, want := range []*connection{first, second} {
+		if ended := l.add(open(int64(4+n), fresh, false)); ended != want {
+			t.Errorf("the connection answered at %d ended, want the handshake of %d", ended.answered.Load(), want.answered.Load())
+		}
+	}
+}
+
 // TestServer_StepsOfRequests_StatesOfConnections has one turn, and two requests on each of two connections.
 func TestServer_StepsOfRequests_StatesOfConnections(t *testing.T) {
 	both(t, func(t *testing.T, secure bool) {

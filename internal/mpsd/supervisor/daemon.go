@@ -37,7 +37,7 @@ const (
 	lastPause   = 10 * time.Second
 )
 
-// faultPoll is the time between looks for a fault without a hint, faultPause the one while there is a fault.
+// faultPoll is the interval of checks for a fault without a hint, and of the limits. faultPause is that during a fault.
 const (
 	faultPoll  = 30 * time.Second
 	faultPause = 200 * time.Millisecond
@@ -178,6 +178,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	look := time.NewTicker(d.s.faultPoll)
 	defer look.Stop()
 	for {
+		looks := false
 		select {
 		case <-p.gone:
 			return true, fmt.Errorf("it ended: %s", p.cause())
@@ -185,21 +186,19 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 			d.quit(want, p)
 			return true, nil
 		case <-p.out.faults:
-			if err := d.recovered(p, l); err != nil {
-				d.quit(want, p)
-				return true, err
-			}
-			continue
+			looks = true
 		case <-look.C:
-			if err := d.recovered(p, l); err != nil {
-				d.quit(want, p)
-				return true, err
-			}
-			// Root in a container can change the limits of a server, and no others.
-			clear(l.met)
+			looks = true
 		case <-recheck:
 			pause, recheck = 2*pause, nil
 		case <-d.wakeup:
+		}
+		if looks {
+			if err := d.recovered(p, l); err != nil {
+				d.quit(want, p)
+				return true, err
+			}
+			clear(l.met) // Root in a container can change the limits of a server.
 		}
 		is := want
 		want, generation = d.desired()

@@ -729,7 +729,7 @@ func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
 func TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards(t *testing.T) {
 	e := newEnv(t)
 	s := e.start()
-	s.faultPoll = 10 * time.Millisecond
+	s.faultPoll, s.faultLimit = 10*time.Millisecond, time.Hour
 	d := e.daemon(0)
 	e.ensure(s, d)
 	of := s.daemons[d.Name]
