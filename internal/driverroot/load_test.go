@@ -116,6 +116,32 @@ func (n needsNodes) Open() (nvml.Session, error) {
 	return nil, nil
 }
 
+// TestLibrary_OneGPUHangs_OthersGetTheirNodes has a GPU whose file the driver does not answer.
+func TestLibrary_OneGPUHangs_OthersGetTheirNodes(t *testing.T) {
+	dir, o := newEnv(t)
+	dev := filepath.Join(dir, "own/dev")
+	if err := os.MkdirAll(dev, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hangs := filepath.Join(dir, "proc/driver/nvidia/gpus/0000:ff:00.0/information")
+	write(t, hangs, "")
+	remove(t, hangs)
+	if err := unix.Mkfifo(hangs, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := Library{needsNodes{dev, []string{"nvidiactl", "nvidia0"}}, New(o), dev}
+	for range 2 { // The second time nothing reads the file again.
+		if _, err := l.Open(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := os.OpenFile(hangs, os.O_WRONLY|unix.O_NONBLOCK, 0) // It fails without a reader, and ends the one there is.
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+}
+
 func TestLibrary_NodesMissing_MakesThem(t *testing.T) {
 	dir, o := newEnv(t)
 	dev := filepath.Join(dir, "own/dev")

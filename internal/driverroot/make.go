@@ -4,12 +4,14 @@
 package driverroot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/ptr"
@@ -24,6 +26,16 @@ type Library struct {
 	Root *Root
 	// OwnDev is the directory in which NVML finds the nodes. Empty: no nodes are made.
 	OwnDev string
+}
+
+// minorsLimit limits the wait for the driver's files of all GPUs. That of a GPU that hangs can hang.
+const minorsLimit = time.Second
+
+// minorFile is a GPU's minor number; ok means that the driver's file has it.
+type minorFile struct {
+	address string
+	minor   int
+	ok      bool
 }
 
 // Open makes missing nodes and opens the library.
@@ -47,11 +59,21 @@ func (r *Root) makeNodes(dev string) error {
 	}
 	wanted := controlNodes[:1]
 	if nodes, err := filepath.Glob(filepath.Join(dev, "nvidia[0-9]*")); err != nil || len(nodes) < len(gpus) {
-		// The driver's files of a GPU that hangs can hang, so they are read only if a node is missing.
+		// Other GPUs get their nodes while one hangs.
+		files := map[string]minorFile{}
 		for _, g := range gpus {
-			data, err := os.ReadFile(r.proc("gpus", g.Name(), "information"))
-			if minor, ok := parseMinor(minorForm, data); ok && err == nil {
-				wanted = append(wanted[:len(wanted):len(wanted)], gpuNode(Device{Minor: minor}))
+			files[g.Name()] = minorFile{address: g.Name()}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), minorsLimit)
+		defer cancel()
+		ended, _ := r.minors.Each(ctx, files, func(f *minorFile) error {
+			data, err := os.ReadFile(r.proc("gpus", f.address, "information"))
+			f.minor, f.ok = parseMinor(minorForm, data)
+			return err
+		})
+		for _, f := range ended {
+			if f.Item.ok && f.Err == nil {
+				wanted = append(wanted[:len(wanted):len(wanted)], gpuNode(Device{Minor: f.Item.minor}))
 			}
 		}
 	} else if _, err := os.Lstat(filepath.Join(dev, "nvidiactl")); err == nil {

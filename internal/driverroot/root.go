@@ -17,6 +17,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/driverprogram"
+	"gpu-dra-driver/internal/host"
 )
 
 // Errors that make a GPU unavailable for now. Each can clear without a restart.
@@ -45,6 +46,7 @@ type Options struct {
 type Root struct {
 	o      Options
 	loader *Loader
+	minors host.Attempts[minorFile] // by PCI address
 
 	mu      sync.Mutex
 	entries map[string]entry // by PCI address, and "" for the common edits
