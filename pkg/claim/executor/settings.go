@@ -44,7 +44,7 @@ type Keeper interface {
 
 // Dropper has a value that can end with a boot.
 type Dropper interface {
-	// DropDead removes the record if a reboot ended the change.
+	// DropDead removes the record if a reboot, or another program, ended the change.
 	DropDead(g gpu.GPU) error
 }
 

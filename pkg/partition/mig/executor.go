@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/host"
@@ -137,6 +138,9 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	if errors.Is(err, errStuck) {
 		err = x.leave(d, err)
 	}
+	if err == nil {
+		x.stuck.ended(d)
+	}
 	return explain(ctx, "unprepare", d, err)
 }
 
@@ -170,15 +174,23 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	return explain(ctx, attempt, d, err)
 }
 
-// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. Other parts of the
-// process close their sessions first.
+// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. All sessions of the
+// process are one to NVML, so the other parts close theirs first, also those for other GPUs.
 func (x *Executor) current(address string, do func() error) error {
 	err := do()
 	if !errors.Is(err, errStale) {
 		return err
 	}
-	x.o.Switches.Lock(address)
-	defer x.o.Switches.Unlock(address)
+	locked := map[string]bool{address: true}
+	for _, g := range x.o.Scans.Snapshot().GPUs {
+		locked[g.PCIAddress] = true
+	}
+	var closed sync.WaitGroup
+	for address := range locked { // At once, because each can wait for a call of NVML.
+		closed.Go(func() { x.o.Switches.Lock(address) })
+		defer x.o.Switches.Unlock(address)
+	}
+	closed.Wait()
 	x.sessions.CloseUnused()
 	return do()
 }

@@ -120,7 +120,7 @@ func (g *openGPU) identify(gi nvml.GPUInstance) (*instance, error) {
 }
 
 // errStale means that NVML lists other MIG devices than compute instances. Drivers list the devices once in a session, so
-// that other processes' changes are missing.
+// that other processes' changes are missing. It has a code of NVML, because it says nothing of the partitions.
 var errStale = fmt.Errorf("NVML's list of MIG devices is out of date: %w", nvml.Unknown)
 
 // load reads an instance's compute instances and their devices.

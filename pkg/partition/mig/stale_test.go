@@ -4,6 +4,8 @@
 package mig_test
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"testing"
 
@@ -14,23 +16,30 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// watching is a session beside that of the executors, like that of the watcher of XIDs. It ends for a switch.
+// watching is a session beside that of the executors, like that of the watcher of XIDs. It ends for a switch of its GPU.
 type watching struct {
 	inventory.Switches
+	gpu     string
 	session nvml.Session
 }
 
 func (w *watching) Lock(address string) {
 	w.Switches.Lock(address)
-	if w.session != nil { // The first switch comes before it.
+	if w.session != nil && address == w.gpu { // The first switch comes before it.
 		_ = w.session.Close()
 	}
 }
 
+// unclosed is a session that never ends.
+const unclosed = -1
+
 // beforeOther starts a process whose NVML session knows the MIG devices of GPU 0, and then another process.
-func beforeOther(t *testing.T) (e *env, first, other *process) {
+func beforeOther(t *testing.T, watched int) (e *env, first, other *process) {
 	e = devicestatetest.NewSimulated(t, "hgx-h100")
 	w := &watching{}
+	if watched != unclosed {
+		w.gpu = e.Address(watched)
+	}
 	e.Sim.MIG.Switches = w
 	first = e.Start()
 	given(map[string][]string{"z": {"0 1g.10gb 6"}, "a": {"0 1g.10gb 4"}}, "z")(e, first)
@@ -67,17 +76,31 @@ func TestPartition_OfAnotherProcess_IsNeitherLostNorLeaked(t *testing.T) {
 			e.CheckClean(p, "a", "z")
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			e, p, other := beforeOther(t)
-			e.Prepare(other, "a")
-			do(e, p)
-		})
+		for _, watched := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, GPU %d watched", name, watched), func(t *testing.T) {
+				e, p, other := beforeOther(t, watched)
+				e.Prepare(other, "a")
+				do(e, p)
+			})
+		}
+	}
+}
+
+// TestRecover_ListStaysOutOfDate_ContainersKeepTheirSpec has a session that a call of NVML keeps open.
+func TestRecover_ListStaysOutOfDate_ContainersKeepTheirSpec(t *testing.T) {
+	e, p, other := beforeOther(t, unclosed)
+	e.Prepare(other, "a")
+	if err := p.RecoverAll(); err == nil {
+		t.Error("an unknown partition is taken for a good one")
+	}
+	if _, err := os.Stat(e.SpecFile("a")); err != nil {
+		t.Error(err)
 	}
 }
 
 // TestUnprepare_OtherProcessDestroyedIt_Succeeds has a session that still lists a partition which is gone.
 func TestUnprepare_OtherProcessDestroyedIt_Succeeds(t *testing.T) {
-	e, p, _ := beforeOther(t)
+	e, p, _ := beforeOther(t, 0)
 	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 6) })
 	e.Unprepare(p, "z")
 	e.CheckClean(p)

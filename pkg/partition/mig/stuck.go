@@ -48,13 +48,18 @@ func newStuck(records *record.GPUs) *stuck {
 func (s *stuck) failed(d plan.Device) (attempts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := d.PCIAddress + " " + d.Name + " " + d.Partition.UUID
-	s.attempts[key]++
-	if attempts = s.attempts[key]; attempts >= leaveAfter {
-		delete(s.attempts, key)
-	}
-	return attempts
+	s.attempts[attemptsOf(d)]++
+	return s.attempts[attemptsOf(d)]
 }
+
+// ended forgets the attempts for a partition whose claim has ended.
+func (s *stuck) ended(d plan.Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.attempts, attemptsOf(d))
+}
+
+func attemptsOf(d plan.Device) string { return d.PCIAddress + " " + d.Name + " " + d.Partition.UUID }
 
 // leave records a partition that could not be destroyed, after some attempts. It returns nil once the record exists, so that
 // the claim can end, and the cause before.
@@ -165,8 +170,8 @@ func (r retry) Restore(ctx context.Context, g gpu.GPU) error {
 			Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, UUID: g.UUID, Partition: p,
 			Name: gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: p.Profile, Start: p.Start}.Name(),
 		}
-		if p == anywhere {
-			err = x.empty(ctx, d)
+		if p.UUID == "" {
+			err = x.vacant(ctx, d)
 		} else {
 			err = explain(ctx, "destroy a partition of an ended claim", d, x.end(ctx, d))
 		}
@@ -174,36 +179,54 @@ func (r retry) Restore(ctx context.Context, g gpu.GPU) error {
 			stay, failed = append(stay, p), append(failed, err)
 		}
 	}
-	switch {
-	case len(stay) == 0:
-		err = x.stuck.records.Remove(g.PCIAddress)
-	case len(stay) < len(left):
-		var r record.GPU
-		if r, _, err = x.stuck.records.OfBoot(g.PCIAddress, g.UUID); err == nil {
-			r.Stuck = stay
-			err = x.stuck.records.Put(r)
-		}
-	}
-	if len(stay) < len(left) || len(left) == 0 {
-		x.changed()
-	}
-	return errors.Join(append(failed, err)...)
+	return errors.Join(append(failed, r.keep(g, left, stay))...)
 }
 
-// empty returns an error unless the GPU has no instance, so that none of them can be stuck.
-func (x *Executor) empty(ctx context.Context, d plan.Device) error {
+// DropDead implements executor.Dropper: an administrator's reset can have destroyed stuck partitions.
+func (r retry) DropDead(g gpu.GPU) error {
+	left, err := r.x.stuckOn(g.PCIAddress, g.UUID)
+	if err != nil {
+		return err
+	}
+	return r.keep(g, left, slices.DeleteFunc(slices.Clone(left), func(p plan.Partition) bool {
+		return !slices.ContainsFunc(g.MIG.Partitions, func(o gpu.Partition) bool { return o.Placement.Overlaps(p.Placement()) })
+	}))
+}
+
+// keep records those of a GPU's stuck partitions that stay.
+func (r retry) keep(g gpu.GPU, left, stay []plan.Partition) error {
+	if len(stay) == len(left) && len(left) > 0 {
+		return nil
+	}
+	records := r.x.stuck.records
+	kept, _, err := records.OfBoot(g.PCIAddress, g.UUID)
+	switch {
+	case len(stay) == 0:
+		err = records.Remove(g.PCIAddress)
+	case err == nil:
+		kept.Stuck = stay
+		err = records.Put(kept)
+	}
+	r.x.changed()
+	return err
+}
+
+// vacant returns an error while an instance is in the place of a partition without a UUID, and destroys none. The
+// partition had no device, or its record is unreadable, so the instance can be another program's.
+func (x *Executor) vacant(ctx context.Context, d plan.Device) error {
 	return x.onGPU(ctx, "find the partitions of ended claims", d, func(g *openGPU) error {
 		on, _, err := g.mode()
 		if err != nil || !on {
 			return err
 		}
 		there, err := g.instances()
+		there = slices.DeleteFunc(there, func(i *instance) bool { return !i.placement().Overlaps(d.Partition.Placement()) })
 		if err != nil || len(there) == 0 {
 			return err
 		}
 		return &executor.Busy{
-			Obstacle: "the record of its stuck partitions is unreadable, and it has " + names(there),
-			Remedy:   "its partitions are available again once all of them are destroyed, or after a reboot; check the node's disk",
+			Obstacle: "the record of a stuck partition does not identify it, and there is " + names(there),
+			Remedy:   "the place is available again once that is destroyed (nvidia-smi mig -dgi), or after a reboot",
 		}
 	})
 }

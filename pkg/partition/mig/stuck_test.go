@@ -14,6 +14,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/engine"
@@ -185,6 +186,63 @@ func TestStuck_RebootOrOtherBoard_EndsTheBlock(t *testing.T) {
 				t.Errorf("%v, %v, %d of %d instances", left, err, len(e.Sim.State().GPUs[0].Instances), before)
 			}
 		})
+	}
+}
+
+// TestStuck_GoneMeanwhile_PlaceIsFreeWithoutAnAttempt has a pause of up to an hour between attempts.
+func TestStuck_GoneMeanwhile_PlaceIsFreeWithoutAnAttempt(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	stuckFaults["in use"](e)
+	endsAfterThree(e, p)
+	if errs := p.Settings.Reconcile(context.Background()); len(errs) != 1 { // After it there is a pause.
+		t.Fatal(errs)
+	}
+	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 4) })
+	e.Must(joined(p.Settings.Reconcile(context.Background())))
+	e.Claim("b", "0 1g.10gb 4")
+	e.Prepare(p, "b")
+}
+
+// TestStuck_WithoutUUID_AnothersPartitionStays has the record of a partition that never had a device, and an administrator
+// who made one in its place.
+func TestStuck_WithoutUUID_AnothersPartitionStays(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	stuckFaults["in use"](e)
+	endsAfterThree(e, p)
+	records, err := record.OpenGPUs(p.Host, filepath.Join(e.StateDir, "gpus"), mig.StuckSetting)
+	e.Must(err)
+	r, err := records.Get(e.Address(0))
+	e.Must(err)
+	r.Stuck[0].UUID = ""
+	e.Must(records.Put(r))
+	unstuck(e)
+	if errs := p.Settings.Reconcile(context.Background()); len(errs) != 1 || len(e.Sim.State().GPUs[0].Instances) != 1 {
+		t.Errorf("%v, %d instances", errs, len(e.Sim.State().GPUs[0].Instances))
+	}
+}
+
+// TestStuck_ClaimOfEarlierReleaseHasIt_Stays: an earlier release takes a stuck partition for an administrator's.
+func TestStuck_ClaimOfEarlierReleaseHasIt_Stays(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	stuckFaults["in use"](e)
+	endsAfterThree(e, p)
+	file := filepath.Join(e.StateDir, "gpus", mig.StuckSetting, e.Address(0)+".json")
+	left, err := os.ReadFile(file)
+	e.Must(err)
+	e.Must(os.Remove(file))
+	e.Claim("b", "0 1g.10gb 4")
+	e.Prepare(p, "b")
+	e.Must(os.WriteFile(file, left, 0o600))
+	unstuck(e)
+	e.Must(joined(p.Settings.Reconcile(context.Background())))
+	if n := len(e.Sim.State().GPUs[0].Instances); n != 1 {
+		t.Errorf("%d instances, and a claim has one", n)
 	}
 }
 
