@@ -181,7 +181,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
 	held, exclusive := n.held(s, plans)
 	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held) || !f.taints && len(cordons) > 0
-	n.own(plans, switched)
+	n.own(plans, stuck, switched)
 	n.findMissing(s, plans)
 	n.findSplitGroups(s, plans)
 	n.findFaulty(s, plans)

@@ -18,14 +18,20 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 )
 
-// own notes the partitions that records own now, in addition to those from before the last scan. The caller holds n.mu.
-func (n *Node) own(plans []plan.Plan, switched map[string]bool) {
+// own notes the partitions that records own now, in addition to those from before the last scan: that scan lists a stuck
+// partition that was destroyed since. The caller holds n.mu.
+func (n *Node) own(plans []plan.Plan, stuck map[string][]gpu.Partition, switched map[string]bool) {
 	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
 	for _, p := range plans {
 		for _, d := range p.Devices {
 			if d.Kind == gpu.KindMIG && !d.Admin && !d.Partition.External {
 				n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}] = true
 			}
+		}
+	}
+	for address, partitions := range stuck {
+		for _, p := range partitions {
+			n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: address, Profile: p.Profile, Start: p.Placement.Start}] = true
 		}
 	}
 	n.owned, n.switched = union(n.owned, n.ownedNow), union(n.switched, n.switchedNow)

@@ -5,6 +5,7 @@ package publishing
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,12 @@ func TestNode_StuckPartition_OnlyItsPlaceIsTainted(t *testing.T) {
 		}
 		if len(reports) != 1 || !strings.Contains(reports[0], "1g.10gb at slice 4") {
 			t.Errorf("reports %v", reports)
+		}
+		// It was destroyed since the scan, which still lists it: it is not an administrator's.
+		n.o.Modes = switched{gpus: map[string]bool{at: true}}
+		pools, _ := n.build(allFeatures)
+		if !slices.ContainsFunc(pools[0].Devices, func(d resourceapi.Device) bool { return d.Name == asWhole }) {
+			t.Error("after the destruction the whole GPU is withdrawn until the next scan")
 		}
 	}
 }
