@@ -32,8 +32,8 @@ const HookName = "nvidia-cdi-hook"
 // hookLimit limits a run of the hook that prints its version.
 const hookLimit = 20 * time.Second
 
-// CheckHook runs the installed hook once, and looks for the program that the hook runs on the node. The plugin sees the node's directory with the flags of its mount, so the hook
-// runs for the container runtime if it runs here.
+// CheckHook runs the installed hook once, and looks for the program that the hook runs on the node. The plugin sees the
+// node's directory with the flags of its mount, so the hook runs for the container runtime if it runs here.
 func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error {
 	ctx, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()

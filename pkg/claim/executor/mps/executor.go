@@ -108,7 +108,7 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	var err error
 	if x.exclusive(d) {
 		err = x.setExclusive(d)
-	} else if !x.KeepMode && exclusivePartition(d) {
+	} else if x.exclusivePartition(d) {
 		err = x.setPartitionExclusive(d)
 	}
 	if err == nil {

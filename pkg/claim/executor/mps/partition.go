@@ -15,8 +15,8 @@ import (
 
 // exclusivePartition reports whether a claim's device is a partition of this driver that only the daemon may reach. The
 // mode ends with the partition, so nothing restores it. An external partition keeps its mode, because it stays.
-func exclusivePartition(d plan.Device) bool {
-	return d.Kind == gpu.KindMIG && uses(d) && !d.Partition.External && d.Partition.UUID != ""
+func (x *Executor) exclusivePartition(d plan.Device) bool {
+	return !x.KeepMode && d.Kind == gpu.KindMIG && uses(d) && !d.Partition.External && d.Partition.UUID != ""
 }
 
 // setPartitionExclusive sets the compute mode of a partition, which drivers have since CUDA 13.3. Elsewhere the limits hold
