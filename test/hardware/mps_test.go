@@ -298,6 +298,9 @@ func TestMPS_Users_ServedTogether(t *testing.T) {
 				_, a = c.start(t, m.env()...)
 			}
 			note(fmt.Sprintf("mps.users.%s.uid%d", users, uid), outcome(a.err()))
+			if users == "many" && a.err() != nil {
+				t.Errorf("user %d beside others: %v", uid, a.err())
+			}
 		}
 		note("mps.users."+users+".servers", len(m.servers()))
 	}
