@@ -4,8 +4,8 @@
 // Package peers bounds HTTP servers that any pod of the cluster reaches. They share connections, memory and turns
 // between their peers, which are IP addresses, so that a peer that takes much gets less, and the others are answered.
 //
-// Trap: a NAT makes many pods one peer. So of a peer's idle connections the one that was answered last stays longest, and
-// a request that waits or runs keeps its connection.
+// Trap: a NAT makes many pods one peer. So a peer keeps its oldest idle connection. Of its other idle ones the one that was
+// answered last stays longest, and a request that waits or runs keeps its connection.
 package peers
 
 import (
@@ -91,6 +91,9 @@ const (
 	fresh int32 = iota
 	idle
 	arriving
+	// oldestIdle is the place of the oldest idle connection of a peer. Its client has used it before others came, and a request
+	// fails if its connection ends at that moment.
+	oldestIdle
 	// queued means that the request waits, or that its answer is written.
 	queued
 	running
@@ -102,6 +105,7 @@ type connection struct {
 	buffer   *bufio.Reader
 	listener *listener
 	peer     string
+	accepted time.Time
 	state    atomic.Int32
 	// answered is when it was accepted or last written to, in nanoseconds.
 	answered atomic.Int64
@@ -134,8 +138,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: accepted, buffer: bufio.NewReaderSize(accepted, 1<<10), listener: l, peer: peerOf(accepted.RemoteAddr().String())}
-	c.answered.Store(time.Now().UnixNano())
+	c := &connection{Conn: accepted, buffer: bufio.NewReaderSize(accepted, 1<<10), listener: l, peer: peerOf(accepted.RemoteAddr().String()), accepted: time.Now()}
+	c.answered.Store(c.accepted.UnixNano())
 	if ended := l.add(c); ended != nil {
 		_ = ended.Close() // Its peer may have closed it.
 	}
@@ -152,10 +156,15 @@ func (l *listener) add(c *connection) (ended *connection) {
 		return nil
 	}
 	of, waiting := map[string]int{}, []*connection{}
+	first := map[string]*connection{} // The oldest idle one of each peer.
 	free := []*connection{c}
 	for o := range l.open {
 		of[o.peer]++
-		switch state := o.state.Load(); {
+		state := o.state.Load()
+		if oldest := first[o.peer]; state == idle && (oldest == nil || o.accepted.Before(oldest.accepted)) {
+			first[o.peer] = o
+		}
+		switch {
 		case o == c || state == running:
 		case state == queued:
 			waiting = append(waiting, o)
@@ -164,11 +173,13 @@ func (l *listener) add(c *connection) (ended *connection) {
 		}
 	}
 	rank := func(o *connection) int32 {
-		if o == c {
+		switch {
+		case o == c:
 			return running // It ends after others of its peer.
-		}
-		if !o.ready.Load() && o.secure != nil {
-			return fresh // Its handshake has not ended. On a busy machine a kept connection can be older.
+		case !o.ready.Load() && o.secure != nil:
+			return idle // Its handshake has not ended: the bytes that arrive belong to it.
+		case o == first[o.peer]:
+			return oldestIdle
 		}
 		return max(idle, o.state.Load())
 	}

@@ -338,8 +338,11 @@ func TestListen_RequestRuns_IdleConnectionsOfItsPeerEnd(t *testing.T) {
 		if err := read(review); err != nil {
 			t.Errorf("the request that ran: %v", err)
 		}
-		if answered(free[0]) == nil {
-			t.Error("the idle connection that was answered first is open")
+		if answered(free[1]) == nil {
+			t.Error("the second of the idle connections is open")
+		}
+		if err := answered(free[0]); err != nil {
+			t.Errorf("the oldest idle connection: %v", err)
 		}
 	})
 }
@@ -351,9 +354,11 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 		peer string
 		want string // The new one is the last of its peer.
 	}{
-		"idle before arriving":                           {peers{"a": {arriving, idle, arriving}, "b": {idle}}, "b", "a 1"},
+		"idle before arriving":                           {peers{"a": {idle, arriving, idle, arriving}, "b": {idle}}, "b", "a 2"},
+		"arriving before the oldest idle one":            {peers{"a": {idle, queued, arriving}, "b": {idle}}, "b", "a 2"},
+		"the oldest idle one before those that wait":     {peers{"a": {queued, idle, running}, "b": {idle}}, "b", "a 1"},
 		"the fresh one is older than the idle one":       {peers{"a": {queued, fresh, idle}}, "a", "a 1"},
-		"the idle one is older than the fresh one":       {peers{"a": {queued, idle, fresh}}, "a", "a 1"},
+		"the idle one is older than the fresh one":       {peers{"a": {queued, idle, idle, fresh}}, "a", "a 2"},
 		"arriving before those that run":                 {peers{"a": {running, queued, arriving, arriving}, "b": {idle}}, "b", "a 2"},
 		"no other than the new one":                      {peers{"a": {running, queued, queued}, "b": {idle, idle}}, "a", "a 3"},
 		"requests of the peer with the most keep theirs": {peers{"a": {queued, queued, running}, "b": {idle}}, "c", "b 0"},
@@ -365,7 +370,7 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, names := &listener{open: map[*connection]struct{}{}}, map[*connection]string{}
 			add := func(peer string, at int, state int32) *connection {
-				o := &connection{listener: l, peer: peer}
+				o := &connection{listener: l, peer: peer, accepted: time.Unix(int64(at), 0)}
 				o.state.Store(state)
 				o.answered.Store(int64(at))
 				names[o] = fmt.Sprint(peer, " ", at)
@@ -387,25 +392,34 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 	}
 }
 
-// TestListen_HandshakesHang_KeptConnectionStays has a kept connection that was answered before the attack began.
-func TestListen_HandshakesHang_KeptConnectionStays(t *testing.T) {
-	l := &listener{open: map[*connection]struct{}{}}
-	open := func(at int64, state int32, ready bool) *connection {
-		c := &connection{listener: l, peer: "a", secure: new(tls.Conn)}
-		c.state.Store(state)
-		c.answered.Store(at)
-		c.ready.Store(ready)
-		return c
-	}
-	first, second := open(2, fresh, false), open(3, arriving, false)
-	for _, c := range []*connection{open(1, idle, true), first, second} {
-		l.open[c] = struct{}{}
-	}
-	l.most = len(l.open)
-	for n, want := range []*connection{first, second} {
-		if ended := l.add(open(int64(4+n), fresh, false)); ended != want {
-			t.Errorf("the connection answered at %d ended, want the handshake of %d", ended.answered.Load(), want.answered.Load())
-		}
+// TestListen_Handshakes_OldestEndsAndKeptConnectionStays has connections in the order of their last answers.
+func TestListen_Handshakes_OldestEndsAndKeptConnectionStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		others []int32 // Handshakes are fresh, or arriving once bytes have come.
+		want   []int   // The first one is kept: at 0.
+	}{
+		"handshakes that hang": {[]int32{fresh, arriving}, []int{1, 2}},
+		"idle connections":     {[]int32{idle, arriving, idle}, []int{1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &listener{open: map[*connection]struct{}{}}
+			open := func(at int, state int32) *connection {
+				c := &connection{listener: l, peer: "a", secure: new(tls.Conn), accepted: time.Unix(int64(at), 0)}
+				c.state.Store(state)
+				c.answered.Store(int64(at))
+				c.ready.Store(state == idle)
+				return c
+			}
+			for at, state := range append([]int32{idle}, c.others...) {
+				l.open[open(at, state)] = struct{}{}
+			}
+			l.most = len(l.open)
+			for n, want := range c.want {
+				if at := l.add(open(l.most+n, fresh)).answered.Load(); at != int64(want) {
+					t.Errorf("the connection %d ended, want %d", at, want)
+				}
+			}
+		})
 	}
 }
 
