@@ -25,6 +25,7 @@ import (
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/timeslice"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -80,7 +81,27 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
+	if err := shareFiles(n.machine, specs.Mounted(), ""); err != nil {
+		n.events.Report(err)
+	}
 	return &claims{partitions, shares, slices, hook, root{hook, g.root}, specs, engine}, nil
+}
+
+// shareFiles lets containers read the files that CDI specs mount, also those of an earlier release, on a node with SELinux.
+// filesystems is as in host.ShareWithContainers.
+func shareFiles(machine *host.Host, dir, filesystems string) error {
+	err := machine.MkdirAll(LabelMkdir, 0o755, dir)
+	if err == nil {
+		err = host.ShareWithContainers(dir, filesystems)
+	}
+	if err == nil {
+		return nil
+	}
+	return &claimerror.Error{
+		Reason: claimerror.HostFailure, Attempt: "let containers read the files of their claims", Cause: err,
+		Remedy: "where SELinux enforces its policy, they read neither device metadata nor NCCL's topology, and reach no MPS daemon: " +
+			"run on the node, as root: chcon -R -t container_file_t " + dir,
+	}
 }
 
 // dataDir holds the plugin's socket, its hook and its state.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
@@ -43,6 +45,36 @@ func TestDriverDevice_Kinds_GiveWhatTheContainerNeeds(t *testing.T) {
 		if diff := cmp.Diff(c.want, driverDevice(c.planned)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+func TestShareFiles_KernelHasSELinux_ContainersReadFilesOfEarlierReleases(t *testing.T) {
+	machine := host.New(host.Options{})
+	defer machine.Close()
+	mounted := filepath.Join(t.TempDir(), "mounted")
+	old := filepath.Join(mounted, "k8s.gpu.nvidia.com-claim_u.metadata-0")
+	for _, c := range []struct {
+		selinux bool
+		want    string
+	}{{false, ""}, {true, "system_u:object_r:container_file_t:s0"}} {
+		if err := shareFiles(machine, mounted, hosttest.Filesystems(t, c.selinux)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(old, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := shareFiles(machine, mounted, hosttest.Filesystems(t, c.selinux)); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{mounted, old} {
+			if have := hosttest.SELinuxContext(path); have != c.want {
+				t.Errorf("SELinux %v: %s has the context %q, want %q", c.selinux, path, have, c.want)
+			}
+		}
+	}
+	err := shareFiles(machine, "/proc/self/fdinfo", hosttest.Filesystems(t, true))
+	if want := "run on the node, as root: chcon -R -t container_file_t /proc/self/fdinfo"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("the file system has no contexts: %v", err)
 	}
 }
 

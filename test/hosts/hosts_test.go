@@ -20,6 +20,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/mpsd/supervisor"
 	simroot "gpu-dra-driver/sim/driverroot"
@@ -45,6 +46,7 @@ type host struct {
 	t *testing.T
 	*simtest.DriverRoot
 	driverRoot string
+	selinux    bool
 	gpu        engine.GPU
 	partition  driverroot.Partition
 }
@@ -81,6 +83,18 @@ var axes = []struct {
 		{name: "programs and libraries alone", files: func(h *host) { h.driverRoot = filepath.Join(h.Path, "usr") }},
 		{name: "links to another directory", files: (*host).link},
 		{name: "libraries of another version", files: (*host).otherVersion},
+	}},
+	{name: "SELinux", alone: true, values: []value{
+		{name: "no"},
+		{name: "yes", files: func(h *host) { h.selinux = true }},
+	}},
+	{name: "persistence mode", alone: true, values: []value{
+		{name: "on"},
+		{name: "off", state: func(s *engine.State) {
+			for i := range s.GPUs {
+				s.GPUs[i].Persistence = false
+			}
+		}},
 	}},
 }
 
@@ -230,6 +244,7 @@ func (h *host) share() error {
 	dir, inside := filepath.Join(base, "mps"), filepath.Join(base, "container")
 	s, err := supervisor.New(h.t.Context(), supervisor.Options{
 		Dir: dir, Root: h.driverRoot, Shm: "1M", BootID: "boot", Log: log.New(io.Discard, "", 0),
+		Filesystems: hosttest.Filesystems(h.t, h.selinux),
 	})
 	if err != nil {
 		return wrong{err}
@@ -260,6 +275,12 @@ func (h *host) share() error {
 	}
 	if _, err = client.Ensure(ctx, want); err != nil {
 		return err
+	}
+	for _, mounted := range []string{"pipe", "shm"} {
+		context := hosttest.SELinuxContext(filepath.Join(dir, want.Name, mounted))
+		if shared := strings.Contains(context, ":container_file_t:"); shared != h.selinux {
+			return wrong{fmt.Errorf("containers with SELinux %v mount %s, which has the context %q", h.selinux, mounted, context)}
+		}
 	}
 	err = errors.Join(os.MkdirAll(filepath.Join(inside, "dev"), 0o755), os.WriteFile(filepath.Join(inside, "dev/nvidia0"), nil, 0o644),
 		os.Mkdir(filepath.Join(inside, "tmp"), 0o755), os.Symlink(filepath.Join(dir, want.Name, "pipe"), filepath.Join(inside, "tmp/nvidia-mps")),

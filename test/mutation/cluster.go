@@ -286,6 +286,16 @@ var clusterMutations = []Mutation{
 		Package: "./internal/peers", Test: "TestListen_ManyConnections_PeerWithTheMostPays",
 	},
 	{
+		Name: "an API server's kept connection ends as it asks", File: "internal/peers/peers.go",
+		Old: "			return oldestIdle\n", New: "			return idle\n",
+		Package: "./internal/peers", Test: "TestListen_AtTheLimit_ConnectionThatEnds",
+	},
+	{
+		Name: "a new client's handshake ends before idle connections", File: "internal/peers/peers.go",
+		Old: "return idle // Its handshake", New: "return fresh // Its handshake",
+		Package: "./internal/peers", Test: "TestListen_Handshakes_OldestEndsAndKeptConnectionStays",
+	},
+	{
 		Name: "a review that runs ends for a new connection", File: "internal/peers/peers.go",
 		Old: "o == c || state == running:", New: "o == c:",
 		Package: "./internal/peers", Test: "TestListen_AtTheLimit_ConnectionThatEnds",

@@ -415,4 +415,14 @@ var pluginMutations = []Mutation{
 		Old: "if err != nil || incomplete {", New: "if _ = incomplete; err != nil {",
 		Package: "./pkg/show/usage/meter", Test: "TestMeter_UnknownClaims_CountedLater",
 	},
+	{
+		Name: "SELinux keeps tenants from their MPS daemon's socket", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "{daemonDir, pipeDir, shmDir} {\n		if err := host", New: "{shmDir} {\n		if err := host",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_KernelHasSELinux_ContainersReachTheDaemon",
+	},
+	{
+		Name: "SELinux keeps containers from files of an earlier release", File: "internal/host/selinux.go",
+		Old: "		if err == nil {\n			err = shareFile(path)", New: "		if err == nil && path == dir {\n			err = shareFile(path)",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestShareFiles_KernelHasSELinux_ContainersReadFilesOfEarlierReleases",
+	},
 }

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"time"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 )
 
@@ -257,7 +258,16 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 			return err
 		}
 	}
-	return mountShm(filepath.Join(d.dir, shmDir), d.s.o.Shm)
+	if err := mountShm(filepath.Join(d.dir, shmDir), d.s.o.Shm); err != nil {
+		return err
+	}
+	// The daemon's sockets inherit the type of daemonDir, and containers get them by a link.
+	for _, name := range []string{daemonDir, pipeDir, shmDir} {
+		if err := host.ShareWithContainers(filepath.Join(d.dir, name), d.s.o.Filesystems); err != nil {
+			d.logf("%v; where SELinux enforces its policy, containers do not reach the daemon", err)
+		}
+	}
+	return nil
 }
 
 // recovered returns once no server of the daemon is in the state FAULT. A fault of one client ends the work of all, so

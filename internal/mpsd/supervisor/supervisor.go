@@ -32,7 +32,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// Options configures a Supervisor; all fields but DevRoot are required.
+// Options configures a Supervisor; all fields but DevRoot and Filesystems are required.
 type Options struct {
 	// Dir holds a directory for each daemon. The container runtime must see it, with its mounts, at the same path.
 	Dir string
@@ -40,6 +40,8 @@ type Options struct {
 	Root, DevRoot string
 	// Shm is the size of the shared memory of a device, in the form of tmpfs: bytes, or a percentage of the machine's memory.
 	Shm string
+	// Filesystems is the kernel's list, which says whether it has SELinux; empty: that of /proc.
+	Filesystems string
 	// BootID identifies this boot: processes of another boot do not run any more.
 	BootID string
 	Log    *log.Logger

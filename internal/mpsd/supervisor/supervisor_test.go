@@ -23,6 +23,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
@@ -593,6 +594,22 @@ func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 }
 
 // TestEnsure_TenantsOfADaemon_CannotCommandIt looks from a container whose process is root on the node.
+func TestEnsure_KernelHasSELinux_ContainersReachTheDaemon(t *testing.T) {
+	for _, selinux := range []bool{true, false} {
+		e := newEnv(t)
+		e.o.Filesystems = hosttest.Filesystems(t, selinux)
+		s := e.start()
+		d := e.daemon(0)
+		e.ensure(s, d)
+		for _, name := range []string{daemonDir, pipeDir, shmDir} {
+			have := hosttest.SELinuxContext(filepath.Join(e.o.Dir, d.Name, name))
+			if (have == "system_u:object_r:container_file_t:s0") != selinux {
+				t.Errorf("SELinux %v: %s has the context %q", selinux, name, have)
+			}
+		}
+	}
+}
+
 func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
 	e := newEnv(t)
 	s := e.start()
