@@ -55,7 +55,10 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 			for _, d := range devices {
 				c := d.Capacity["memory"]
 				if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
-					return false, d.Name + " is not shared"
+					if shared {
+						return false, d.Name + " is not shared"
+					}
+					continue // The API server has no consumable capacity.
 				}
 				if share := c.RequestPolicy.Default.Cmp(c.Value) < 0; share != shared {
 					return false, fmt.Sprintf("the default share of %s is %s of %s", d.Name, c.RequestPolicy.Default, &c.Value)
