@@ -120,6 +120,9 @@ func (s *sharingSettings) Placements(g gpu.GPU, profile string) sharing.Placemen
 // Groups implements sharing.Source.
 func (s *sharingSettings) Groups(g gpu.GPU) sharing.Placements { return s.current.Load().Groups(g) }
 
+// Monitors implements sharing.Source.
+func (s *sharingSettings) Monitors(g gpu.GPU) sharing.Placements { return s.current.Load().Monitors(g) }
+
 // Offer implements sharing.Source.
 func (s *sharingSettings) Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 	return s.current.Load().Offer(g, profile, standing)

@@ -362,10 +362,10 @@ func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 		_, out, _ := strings.Cut(kubectlGPU(ctx, t, append([]string{"slices", "-o", "yaml"}, args...)...), "\napiVersion:")
 		return out
 	}
-	// Both attributes of monitor devices describe the server, not its board.
+	// Both attributes describe the server, not its board.
 	ofServer := regexp.MustCompile(`(?m)^ +(machine|mode):\n.*\n`)
-	node := ofServer.ReplaceAllString(objects("--from-node", nodes.Items[0].Name), "")
-	want, got := strings.Split(objects("--board", "hgx-h100"), "\n"), strings.Split(node, "\n")
+	lines := func(args ...string) []string { return strings.Split(ofServer.ReplaceAllString(objects(args...), ""), "\n") }
+	want, got := lines("--board", "hgx-h100"), lines("--from-node", nodes.Items[0].Name)
 	for i := range min(len(want), len(got)) {
 		if want[i] != got[i] {
 			t.Fatalf("line %d of the prediction is %q, of the node %q", i, want[i], got[i])

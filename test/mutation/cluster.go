@@ -182,7 +182,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",
-		Old: "if n.autoGroups {", New: "if false {",
+		Old: "one.published.With(n.auto...)", New: "one.published",
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{

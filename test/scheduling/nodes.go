@@ -35,8 +35,8 @@ var settings = []setting{
 	{name: "plain", plain: true, workloads: []string{"whole", "four", "extended"}},
 	{name: "all", workloads: []string{"whole", "1g", "share", "group", "four", "extended"}},
 	{name: "1g", file: "publish: [{profiles: [1g.10gb], shareable: None}]", workloads: []string{"whole", "1g"}},
-	{name: "auto", file: "publish: [{profiles: Auto, groups: Auto}]", workloads: []string{"whole", "four", "extended"}},
-	{name: "auto-1g", file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, shareable: None}]", workloads: []string{"whole", "1g"}},
+	{name: "auto", file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]", workloads: []string{"whole", "four", "extended"}},
+	{name: "auto-1g", file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]", workloads: []string{"whole", "1g"}},
 	{name: "whole", file: "publish: [{profiles: None, shareable: None}]", workloads: []string{"whole", "group", "four", "extended"}},
 	{name: "gpus", file: "publish: [{profiles: None, groups: None, shareable: None}]", noMonitors: true, workloads: []string{"whole", "four", "extended"}},
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gpu-dra-driver/cmd/envflags"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // Config holds the values of the flags.
@@ -40,13 +41,16 @@ type Config struct {
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
 
+	// Auto has the values of --auto-kinds.
+	Auto []gpu.Kind
+
 	gpuPrices map[string]string
 	// GPUPrices has the numbers of that map.
 	GPUPrices map[string]float64
 
 	NodeLabels      bool
 	DemandConfigMap string
-	AutoGroups      bool
+	autoKinds       []string
 	Check           string
 	Verbosity       int
 	Version         bool
@@ -115,8 +119,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace to write the MIG profiles and groups into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")
-	fs.BoolVar(&c.AutoGroups, "auto-groups", false,
-		"Keep the classes of NVLink groups that nodes do not publish until the cluster asks for groups (the setting Auto).")
+	fs.StringSliceVar(&c.autoKinds, "auto-kinds", nil,
+		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the setting Auto): "+
+			"nvlink-group, monitor. Their classes stay, and reviews of claims know these devices.")
 	fs.StringToStringVar(&c.gpuPrices, "gpu-prices", nil,
 		"Price of a GPU for an hour, by model, such as \"NVIDIA L40S=0.8\", for the metric gpu_dra_gpu_hourly_cost.")
 	fs.StringVar(&c.Check, "check", "",
@@ -170,6 +175,12 @@ func (c *Config) complete() error {
 			p.Add("gpu-prices", "%s=%q: must be a number, 0 or more", model, text)
 		}
 		c.GPUPrices[model] = price
+	}
+	for _, kind := range c.autoKinds {
+		if k := gpu.Kind(kind); k != gpu.KindGroup && k != gpu.KindMonitor {
+			p.Add("auto-kinds", "%q is not known, use %s or %s", kind, gpu.KindGroup, gpu.KindMonitor)
+		}
+		c.Auto = append(c.Auto, gpu.Kind(kind))
 	}
 	if c.ClassGrace <= 0 {
 		p.Add("class-grace", "%s: must be more than zero", c.ClassGrace)

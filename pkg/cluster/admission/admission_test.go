@@ -51,8 +51,12 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 			all = append(all, &one)
 		}
 		p := pool.Of(all)
-		if (sharing.Node{Name: node, Settings: settings, Demand: sharingtest.NoDemand{}}).Groups(gpu.GPU{}) == sharing.NoPlacement {
-			p = p.WithGroups()
+		has := sharing.Node{Name: node, Settings: settings, Demand: sharingtest.NoDemand{}}
+		if has.Groups(gpu.GPU{}) == sharing.NoPlacement {
+			p = p.With(gpu.KindGroup)
+		}
+		if has.Monitors(gpu.GPU{}) == sharing.OnePlacement {
+			p = p.With(gpu.KindMonitor)
 		}
 		pools = append(pools, p)
 	}
@@ -268,19 +272,26 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 	}
 }
 
-func TestReview_GroupsThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
-	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto}]"))
+func TestReview_DevicesThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	v := newViewOf(t, patient, settings, "hgx-h100")
 	v.OnDemand = true
-	const comes = "request r: nodes publish no such groups now, and all of them in a moment"
+	const (
+		comes = "request r: nodes publish no such groups now, and all of them in a moment"
+		watch = "request r: nodes publish no monitor devices now, and all of them in a moment"
+		// tolerating lets a claim have a monitor device.
+		tolerating = `, adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]`
+	)
 	for object, want := range map[string]string{
 		of("nvlink.gpu.nvidia.com", ""):                                                                               comes,
 		of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 8`)):                                                  comes,
 		of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 16`)):                                                 "no node of the cluster|no device of the cluster",
 		of("gpu.nvidia.com", ", count: 8"):                                                                            "",
+		of("monitor.gpu.nvidia.com", ", allocationMode: All"+tolerating):                                              watch,
+		of("monitor.gpu.nvidia.com", ", count: 9"+tolerating):                                                         "no node of the cluster as it is now has more than 8 that match",
 		of("nvlink.gpu.nvidia.com", selecting(attr+`migCapable == true`)):                                             "migCapable|matches its class and selectors",
 		class(`device.driver == "gpu.nvidia.com" && ` + attr + `type == "nvlink-group" && ` + attr + `gpuCount == 4`): "",
 	} {
@@ -290,7 +301,7 @@ func TestReview_GroupsThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
 		if !answer.Allowed || !said || want == "" && got != "" {
 			t.Errorf("%s\nallowed %v, warnings %q, want %q", object, answer.Allowed, got, want)
 		}
-		if deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true}); !strings.Contains(object, "DeviceClass") && deny.Allowed != (want == "" || want == comes) {
+		if deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true}); !strings.Contains(object, "DeviceClass") && deny.Allowed != (want == "" || want == comes || want == watch) {
 			t.Errorf("%s\nwith DenyUnsatisfiable: %+v", object, deny)
 		}
 	}

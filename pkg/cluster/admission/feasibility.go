@@ -122,9 +122,9 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	for _, q := range requests {
-		if q.kind == gpu.KindGroup && !q.Alternative() && v.waitsForGroups(ctx, q) {
-			r.warn("request %s: nodes publish no such groups now, and all of them in a moment, because the claim asks for them "+
-				"(chart value publish)", q.Name)
+		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups", gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) {
+			r.warn("request %s: nodes publish no %s now, and all of them in a moment, because the claim asks for them "+
+				"(chart value publish)", q.Name, what)
 		}
 		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.Alternative() && v.tooFew(ctx, q) {
 			r.warn("request %s: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim "+
@@ -133,8 +133,8 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	}
 }
 
-// waitsForGroups reports whether only groups match that nodes do not publish yet.
-func (v *ClusterView) waitsForGroups(ctx context.Context, q request) (waits bool) {
+// waits reports whether only devices match that nodes do not publish yet.
+func (v *ClusterView) waits(ctx context.Context, q request) (waits bool) {
 	for _, p := range v.pools {
 		for _, s := range p.Slices {
 			for i := range s.Shape.Spec.Devices {

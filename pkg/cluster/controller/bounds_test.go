@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // few is far below the number of changes in a row of TestController_ManyChanges_MapsStaySmall.
@@ -103,7 +104,9 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, leads %v", name, leads), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newEnv(t, machine(t, "hgx-h100", "n1", 1)...)
-					c, stop := e.startAs(leads, func(o *Options) { o.DemandConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
+					c, stop := e.startAs(leads, func(o *Options) {
+						o.DemandConfigMap, o.Namespace, o.Auto = "published", "ns", []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
+					})
 					defer stop()
 					pass(2 * time.Second)
 					for i := range row.changes {

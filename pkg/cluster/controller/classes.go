@@ -73,7 +73,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 			ours[class.Name] = class
 		}
 	}
-	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.withGroups()), ours, k.options)
+	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.possible()), ours, k.options)
 	// Classes of devices that are gone again are not looked up.
 	maps.DeleteFunc(k.made, func(_ string, at time.Time) bool { return time.Since(at) >= cacheLag })
 	room := maxClasses - len(ours)

@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // settle is the time for which changes are collected before a new view is built.
@@ -100,8 +101,8 @@ type nodes struct {
 	slices cache.Indexer
 	// grace is the time for which the last complete pool of a node counts.
 	grace time.Duration
-	// autoGroups has the meaning of Options.AutoGroups.
-	autoGroups bool
+	// auto has the meaning of Options.Auto.
+	auto []gpu.Kind
 
 	mu    sync.Mutex
 	known map[string]*node
@@ -120,8 +121,8 @@ type node struct {
 	incomplete absence
 }
 
-func newNodes(slices cache.Indexer, grace time.Duration, autoGroups bool) *nodes {
-	return &nodes{slices: slices, grace: grace, autoGroups: autoGroups, known: map[string]*node{}, changed: map[string]bool{}}
+func newNodes(slices cache.Indexer, grace time.Duration, auto []gpu.Kind) *nodes {
+	return &nodes{slices: slices, grace: grace, auto: auto, known: map[string]*node{}, changed: map[string]bool{}}
 }
 
 func (n *nodes) invalidate(node string) {
@@ -135,8 +136,8 @@ func (n *nodes) pools() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.published })
 }
 
-// withGroups returns the published devices, and the groups that nodes publish once an object asks for them.
-func (n *nodes) withGroups() []pool.Pool {
+// possible returns the published devices, and those that nodes publish once an object asks for them, without partitions.
+func (n *nodes) possible() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.possible })
 }
 
@@ -193,10 +194,7 @@ func (n *nodes) update() {
 			n.known[name] = one
 		}
 		one.published = pool.Of(read.SlicesOf(n.slices, name))
-		one.possible = one.published
-		if n.autoGroups {
-			one.possible = one.published.WithGroups()
-		}
+		one.possible = one.published.With(n.auto...)
 		if one.published.Whole {
 			one.last = one.possible
 		}

@@ -47,7 +47,7 @@ func put(t *testing.T, indexer cache.Indexer, shapes *pool.Shapes, node, profile
 func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
-	n := newNodes(indexer, 0, false)
+	n := newNodes(indexer, 0, nil)
 	if got := n.pools(); len(got) != 0 {
 		t.Errorf("%d pools before anything has changed", len(got))
 	}
@@ -70,7 +70,7 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
-	n := newNodes(indexer, 0, false)
+	n := newNodes(indexer, 0, nil)
 	n.invalidate("b")
 	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), false)
 	was := k.current.Load()

@@ -35,6 +35,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 type Options struct {
@@ -45,8 +46,8 @@ type Options struct {
 	LabelNodes bool
 	// DemandConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty: none.
 	DemandConfigMap, Namespace string
-	// AutoGroups means that nodes publish NVLink groups only while the cluster asks for them.
-	AutoGroups bool
+	// Auto are the kinds of devices that nodes publish only while the cluster asks for them.
+	Auto []gpu.Kind
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 	// Prices has the price of a GPU for an hour, by model.
@@ -94,7 +95,7 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	}
 	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
 	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
-	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.AutoGroups)
+	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.Auto)
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c

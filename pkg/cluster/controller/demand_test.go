@@ -25,6 +25,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 )
@@ -35,7 +36,9 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart fun
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, objects...)
 		start := func() func() {
-			_, stop := e.start(func(o *Options) { o.DemandConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
+			_, stop := e.start(func(o *Options) {
+				o.DemandConfigMap, o.Namespace, o.Auto = "published", "ns", []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
+			})
 			pass(2 * time.Second)
 			return stop
 		}
@@ -118,6 +121,24 @@ func TestAskedKeeper_ObjectAsksForProfile_ConfigMapHasItForAnHour(t *testing.T) 
 			})
 		})
 	}
+}
+
+// TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt has no monitor device published before.
+func TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt(t *testing.T) {
+	const class = "monitor.gpu.nvidia.com"
+	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: resourceapi.DeviceClassSpec{
+			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`}}},
+		}})
+		e.put(claimOf("no-access", class))
+		pass(soon)
+		e.wantAsked("a claim that Prepare refuses", "")
+		claim := claimOf("watch", class)
+		claim.Spec.Devices.Requests[0].Exactly.AdminAccess = new(true)
+		e.put(claim)
+		pass(soon)
+		e.wantAsked("a claim asks", demand.Monitors)
+	})
 }
 
 func TestAskedKeeper_ClaimsOfAllProfiles_FewWritesAndNoOtherProfile(t *testing.T) {

@@ -36,8 +36,8 @@ type labeller struct {
 }
 
 type labelState struct {
-	// published and monitored are since when the node has had no slices, or no monitor devices.
-	published, monitored absence
+	// published and described are since when the node has had no slices, or none with all attributes of a GPU.
+	published, described absence
 	// wanted is a hash of the labels of the last write.
 	wanted uint64
 }
@@ -70,10 +70,10 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	state, _ := known.(*labelState)
 	slices := read.SlicesOf(l.slices, node)
 	p := pool.Of(slices)
-	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. The
-	// settings can switch monitor devices off.
+	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. Labels need the
+	// attributes of whole GPUs or of monitor devices, and the settings can switch these off.
 	published := !pool.OnlyMonitors(slices)
-	rest := max(state.published.left(l.grace, !published), state.monitored.left(l.grace, !pool.Monitored(slices)))
+	rest := max(state.published.left(l.grace, !published), state.described.left(l.grace, !pool.Described(slices)))
 	if rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
 		return rest, nil
 	}

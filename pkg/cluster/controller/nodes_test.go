@@ -18,7 +18,7 @@ func TestNodes_PoolIncompleteOrGone_ShapeStaysForGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		packed := &pool.Shapes{}
 		indexer := published(t, packed, map[string]string{"a": "t4-1", "b": "l40s-4"})
-		n := newNodes(indexer, time.Minute, false)
+		n := newNodes(indexer, time.Minute, nil)
 		n.invalidate("a")
 		n.invalidate("b")
 		want := func(when string, pools int, again time.Duration) {

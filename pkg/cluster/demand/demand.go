@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand holds the MIG profiles that a cluster asks for, and whether it asks for NVLink groups. The controller
+// Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices. The controller
 // remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read.
 package demand
 
@@ -15,8 +15,11 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Groups stands for NVLink groups of all sizes, beside the names of MIG profiles.
-const Groups = "nvlink"
+// Groups stands for NVLink groups of all sizes, and Monitors for monitor devices, beside the names of MIG profiles.
+const (
+	Groups   = "nvlink"
+	Monitors = "monitor"
+)
 
 const (
 	// keep is the time for which devices stay published after an object last asked for them.
@@ -27,15 +30,22 @@ const (
 	Beat = 3 * time.Minute
 )
 
-// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most Renew before an object last
-// asked for it. The second is such a time for groups. The others are the time of the last write, and the number of nodes
+// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object last
+// asked for it. The keys of kinds have such a time each. The others are the time of the last write, and the number of nodes
 // with GPUs.
 const (
-	Key        = "profiles"
-	groupsKey  = "groups"
-	writtenKey = "written"
-	nodesKey   = "nodes"
+	Key         = "profiles"
+	groupsKey   = "groups"
+	monitorsKey = "monitors"
+	writtenKey  = "written"
+	nodesKey    = "nodes"
 )
+
+// kinds are the keys of devices that have no profile.
+var kinds = map[string]string{Groups: groupsKey, Monitors: monitorsKey}
+
+// never is the time of monitor devices for which no object asks. Versions that do not know them write no key.
+const never = ""
 
 const (
 	maxBytes    = 64 << 10
@@ -46,9 +56,10 @@ const (
 
 // State is the content of the ConfigMap.
 type State struct {
-	// Since has a time for each profile and for Groups.
+	// Since has a time for each profile, for Groups and for Monitors. Kinds of which an earlier version does not know are in
+	// it, so that nodes publish their devices.
 	Since map[string]time.Time
-	// Written is zero in ConfigMaps of earlier versions, which do not know of groups. Groups is in Since then.
+	// Written is zero in ConfigMaps of versions that know no groups.
 	Written time.Time
 	// Nodes is the number of nodes with GPUs.
 	Nodes int
@@ -82,9 +93,12 @@ func Encode(s State) map[string]string {
 	for what, since := range s.Since {
 		times[what] = stamp(since)
 	}
-	if since, ok := times[Groups]; ok {
-		delete(times, Groups)
-		data[groupsKey] = since
+	data[monitorsKey] = never
+	for kind, key := range kinds {
+		if since, ok := times[kind]; ok {
+			data[key] = since
+			delete(times, kind)
+		}
 	}
 	text, _ := json.Marshal(times) // Strings always encode, and encoding/json sorts keys.
 	data[Key], data[writtenKey], data[nodesKey] = string(text), stamp(s.Written), strconv.Itoa(s.Nodes)
@@ -122,17 +136,24 @@ func Decode(data map[string]string) (State, error) {
 	}
 	written, ok := data[writtenKey]
 	if !ok {
-		out.Since[Groups] = time.Time{}
+		out.Since[Groups], out.Since[Monitors] = time.Time{}, time.Time{}
 		return out, nil
 	}
 	var err error
 	if out.Written, err = parseTime(writtenKey, written); err != nil {
 		return State{}, err
 	}
-	if since, ok := data[groupsKey]; ok {
-		if out.Since[Groups], err = parseTime(groupsKey, since); err != nil {
+	for kind, key := range kinds {
+		since, ok := data[key]
+		if !ok || since == never {
+			continue
+		}
+		if out.Since[kind], err = parseTime(key, since); err != nil {
 			return State{}, err
 		}
+	}
+	if _, known := data[monitorsKey]; !known {
+		out.Since[Monitors] = time.Time{}
 	}
 	if out.Nodes, err = strconv.Atoi(data[nodesKey]); err != nil || out.Nodes < 0 || out.Nodes > maxNodes {
 		return State{}, fmt.Errorf("%s: %.50q is not a number of nodes", nodesKey, data[nodesKey])

@@ -74,7 +74,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	if _, err := Decode(nil); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}
-	for key, bad := range map[string]string{groupsKey: "all", writtenKey: "today", nodesKey: "-1"} {
+	for key, bad := range map[string]string{groupsKey: "all", monitorsKey: "no", writtenKey: "today", nodesKey: "-1"} {
 		data := Encode(State{Since: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
 		data[key] = bad
 		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), key) {
@@ -83,23 +83,34 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	}
 }
 
-// TestDecode_EarlierVersion_GroupsAreAskedFor has a ConfigMap of a controller that does not know of groups.
-func TestDecode_EarlierVersion_GroupsAreAskedFor(t *testing.T) {
-	got, err := Decode(map[string]string{Key: `{"1g.10gb": "2026-01-31T12:00:00Z"}`})
-	if _, groups := got.Since[Groups]; err != nil || !groups || len(got.Since) != 2 {
-		t.Errorf("%v, %v", got, err)
-	}
-	if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
-		t.Errorf("%v, want the profile", next.Since)
+// TestDecode_EarlierVersion_UnknownKindsAreAskedFor has ConfigMaps of controllers that know neither groups nor monitor
+// devices, or groups alone.
+func TestDecode_EarlierVersion_UnknownKindsAreAskedFor(t *testing.T) {
+	const profiles = `{"1g.10gb": "2026-01-31T12:00:00Z"}`
+	for _, c := range []struct {
+		data map[string]string
+		want []string
+	}{
+		{map[string]string{Key: profiles}, []string{"1g.10gb", Monitors, Groups}},
+		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1"}, []string{"1g.10gb", Monitors}},
+		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1", monitorsKey: never}, []string{"1g.10gb"}},
+	} {
+		got, err := Decode(c.data)
+		if asked := slices.Sorted(maps.Keys(got.Since)); err != nil || !slices.Equal(asked, c.want) {
+			t.Errorf("%v: %v asked for, %v, want %v", c.data, asked, err, c.want)
+		}
+		if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
+			t.Errorf("%v, want the profile", next.Since)
+		}
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0)}, Nodes: 9})
-	f.Add(full[Key], full[groupsKey], full[writtenKey], full[nodesKey])
-	f.Add(`{}`, "", "", "")
-	f.Fuzz(func(t *testing.T, profiles, groups, written, nodes string) {
-		data := map[string]string{Key: profiles, groupsKey: groups, writtenKey: written, nodesKey: nodes}
+	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)}, Nodes: 9})
+	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey])
+	f.Add(`{}`, "", "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes}
 		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
 		is, err := Decode(data)
 		if err != nil {

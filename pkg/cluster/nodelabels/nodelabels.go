@@ -47,8 +47,9 @@ type node struct {
 	boards map[string]device
 	// partitions are an administrator's, by profile; those that are created for claims have no UUID.
 	partitions map[string][]device
-	// modes and machines come from monitor devices.
+	// modes and machines come from whole GPUs and monitor devices; described means that there is one.
 	modes, machines map[string]bool
+	described       bool
 	// capable means that a GPU supports MIG.
 	capable bool
 }
@@ -66,9 +67,14 @@ func read(p pool.Pool) node {
 		}
 		n.capable = n.capable || kind.Type == gpu.KindMIG || ptr.Deref(published.Attributes["migCapable"].BoolValue, false)
 		switch kind.Type {
-		case gpu.KindMonitor:
-			n.modes[pool.Text(published, "mode")] = true
-			n.machines[pool.Text(published, "machine")] = true
+		case gpu.KindGPU, gpu.KindMonitor:
+			n.described = true
+			for name, values := range map[resourceapi.QualifiedName]map[string]bool{"mode": n.modes, "machine": n.machines} {
+				// Plugins of earlier versions publish them of monitor devices alone.
+				if text := pool.Text(published, name); text != "" || kind.Type == gpu.KindMonitor {
+					values[text] = true
+				}
+			}
 		case gpu.KindMIG:
 			if _, exists := published.Attributes["uuid"]; exists {
 				n.partitions[kind.Profile] = append(n.partitions[kind.Profile], d)
@@ -106,8 +112,10 @@ func Of(p pool.Pool, driver string) map[string]string {
 		l.profile(profile, devices)
 	}
 	l.driver(model[0].Device)
-	l.put("gpu.mode", only(n.modes))
-	l.put("gpu.machine", sanitized(only(n.machines)))
+	if n.described {
+		l.put("gpu.mode", only(n.modes))
+		l.put("gpu.machine", sanitized(only(n.machines)))
+	}
 	l.put("gpu.clique", clique(p))
 	most := island(model)
 	l[driver+"/nvlink-enabled"] = strconv.FormatBool(most > 1)
@@ -120,12 +128,9 @@ func Of(p pool.Pool, driver string) map[string]string {
 	return l
 }
 
-// only returns the only value of all monitor devices, "unknown" without one, and "" without monitor devices.
+// only returns the only value of all GPUs, and "unknown" without one.
 func only(values map[string]bool) string {
-	if len(values) == 0 {
-		return ""
-	}
-	if len(values) > 1 || values[""] {
+	if len(values) != 1 || values[""] {
 		return "unknown"
 	}
 	return slices.Collect(maps.Keys(values))[0]

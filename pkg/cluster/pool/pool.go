@@ -13,6 +13,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // Pool holds the slices of one node, of all its pools; each pool is sorted by name like the scheduler does.
@@ -73,11 +75,13 @@ func Generations(all []*Slice) []Generation {
 // OnlyMonitors reports whether there is no slice but those of monitor devices. Such a node is not complete: the slices
 // of its other pool are missing.
 func OnlyMonitors(all []*Slice) bool {
-	return !slices.ContainsFunc(all, func(s *Slice) bool { return !s.monitors() })
+	return !slices.ContainsFunc(all, func(s *Slice) bool { return !s.begins(gpu.KindMonitor) })
 }
 
-// Monitored reports whether there is a slice of monitor devices.
-func Monitored(all []*Slice) bool { return slices.ContainsFunc(all, (*Slice).monitors) }
+// Described reports whether there is a slice of monitor devices or of whole GPUs, which have all attributes of a GPU.
+func Described(all []*Slice) bool {
+	return slices.ContainsFunc(all, func(s *Slice) bool { return s.begins(gpu.KindMonitor) || s.begins(gpu.KindGPU) })
+}
 
 // Shape is equal for pools of one shape, with healthy and with unhealthy devices. ok is false if there are too many
 // slices.

@@ -40,8 +40,8 @@ type Shape struct {
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds  []Kind
 	places []Place
-	// WithGroups adds groups.
-	groups []*Shape
+	// Pool.With adds these.
+	possible []*Shape
 }
 
 // Place is an identity of a device.
@@ -60,7 +60,7 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		}
 		s.Kinds = append(s.Kinds, kindOf(d))
 	}
-	s.groups = possibleGroups(s)
+	s.possible = possible(s)
 	return s
 }
 

@@ -26,7 +26,7 @@ type Slice struct {
 	Pool resourceapi.ResourcePool
 	// Shape is nil if the slice is unreadable.
 	Shape *Shape
-	// Possible means that its devices are not published: WithGroups made it.
+	// Possible means that its devices are not published: Pool.With made it.
 	Possible bool
 	// Unhealthy are the taints of devices that are unavailable to new claims: those of faults and of cordons.
 	Unhealthy []Tainted
@@ -50,8 +50,9 @@ type ID struct{ Driver, Pool string }
 // ID returns the slice's pool.
 func (s *Slice) ID() ID { return ID{s.Shape.Spec.Driver, s.Pool.Name} }
 
-func (s *Slice) monitors() bool {
-	return s.Shape != nil && len(s.Shape.Kinds) > 0 && s.Shape.Kinds[0].Type == gpu.KindMonitor
+// begins reports whether the first device is of a kind. Slices of monitor devices have no others, and whole GPUs are first.
+func (s *Slice) begins(with gpu.Kind) bool {
+	return s.Shape != nil && len(s.Shape.Kinds) > 0 && s.Shape.Kinds[0].Type == with
 }
 
 // Identities iterates over the attributes in which the slice can differ from others of its Shape.

@@ -15,6 +15,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 )
 
 // full are the options of a server that keeps every field.
@@ -81,6 +83,11 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 
 	off := full
 	off.NoMonitors = true
+	asked := func(p sharing.Placements) Options {
+		o := full
+		o.Sharing = sharingtest.Source{MonitorsOf: func(gpu.GPU) sharing.Placements { return p }}
+		return o
+	}
 	for name, tc := range map[string]struct {
 		snapshot   gpu.Snapshot
 		conditions map[string]Condition
@@ -88,33 +95,39 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 		want       []string
 		warnings   int
 	}{
-		"no driver":                               {gpu.Snapshot{}, nil, full, []string{}, 0},
-		"well":                                    {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
-		"monitors are off":                        {node(1), nil, off, []string{held}, 0},
-		"monitors are off, one is held":           {node(1), nil, with(off, heldMonitor(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
-		"no monitor without taints":               {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
-		"no monitor without sharing":              {node(1), nil, Options{Taints: true}, []string{held}, 0},
-		"lost":                                    {lost, nil, full, []string{}, 1},
-		"lost and held":                           {lost, nil, with(full, heldWhole(h100(0))), []string{held + " lost"}, 1},
-		"lost and held, no taints":                {lost, nil, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
-		"gone and held":                           {gone, nil, with(full, heldWhole(bare)), []string{held + " absent"}, 1},
-		"gone and watched":                        {gone, nil, with(full, heldMonitor(bare)), []string{"monitor-0000-10-00-0"}, 0},
-		"gone and watched, no taints":             {gone, nil, with(Options{SharedDevices: true}, heldMonitor(bare)), []string{}, 0},
-		"driver gone and held":                    {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
-		"withheld is tainted":                     {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
-		"withheld is left out without taints":     {node(1), withheld, Options{}, []string{}, 1},
-		"unknown is tainted":                      {node(1), unknown, full, []string{held + " unknown", "monitor-0000-10-00-0"}, 1},
-		"unknown is left out without taints":      {node(1), unknown, Options{}, []string{}, 1},
-		"unknown, held and no taints":             {node(1), unknown, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
-		"withheld, held and no taints":            {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
-		"MIG mode is watched, not given out":      {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
-		"MIG mode under a claim":                  {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
-		"well and held":                           {node(1), nil, with(full, heldWhole(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
-		"a problem without an address":            {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
-		"a held device without a proper name":     {gone, nil, with(full, heldWhole(gpu.GPU{PCIAddress: "nowhere"})), []string{}, 1},
-		"a GPU without a proper address":          {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
-		"two GPUs of one address are unavailable": {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
-		"a neighbour's condition is his affair":   {node(2), withheld, Options{}, []string{other}, 1},
+		"no driver":                     {gpu.Snapshot{}, nil, full, []string{}, 0},
+		"well":                          {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
+		"monitors are off":              {node(1), nil, off, []string{held}, 0},
+		"monitors are off, one is held": {node(1), nil, with(off, heldMonitor(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
+		"no object asks for monitors":   {node(1), nil, asked(sharing.OnePlacement), []string{held}, 0},
+		"no object asks for monitors, one is held": {node(1), nil, with(asked(sharing.OnePlacement), heldMonitor(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
+		"no object asks any more for monitors":     {node(1), nil, asked(sharing.EndingPlacements), []string{held, "monitor-0000-10-00-0 no-demand"}, 0},
+		"no object asks, MIG mode":                 {mig, nil, asked(sharing.OnePlacement), []string{"monitor-0000-10-00-0"}, 1},
+		"no object asks any more, MIG mode":        {mig, nil, asked(sharing.EndingPlacements), []string{"monitor-0000-10-00-0"}, 1},
+		"no monitors by the settings, MIG mode":    {mig, nil, asked(sharing.NoPlacement), []string{}, 1},
+		"no monitor without taints":                {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
+		"no monitor without sharing":               {node(1), nil, Options{Taints: true}, []string{held}, 0},
+		"lost":                                     {lost, nil, full, []string{}, 1},
+		"lost and held":                            {lost, nil, with(full, heldWhole(h100(0))), []string{held + " lost"}, 1},
+		"lost and held, no taints":                 {lost, nil, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"gone and held":                            {gone, nil, with(full, heldWhole(bare)), []string{held + " absent"}, 1},
+		"gone and watched":                         {gone, nil, with(full, heldMonitor(bare)), []string{"monitor-0000-10-00-0"}, 0},
+		"gone and watched, no taints":              {gone, nil, with(Options{SharedDevices: true}, heldMonitor(bare)), []string{}, 0},
+		"driver gone and held":                     {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
+		"withheld is tainted":                      {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
+		"withheld is left out without taints":      {node(1), withheld, Options{}, []string{}, 1},
+		"unknown is tainted":                       {node(1), unknown, full, []string{held + " unknown", "monitor-0000-10-00-0"}, 1},
+		"unknown is left out without taints":       {node(1), unknown, Options{}, []string{}, 1},
+		"unknown, held and no taints":              {node(1), unknown, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"withheld, held and no taints":             {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"MIG mode is watched, not given out":       {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
+		"MIG mode under a claim":                   {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
+		"well and held":                            {node(1), nil, with(full, heldWhole(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
+		"a problem without an address":             {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
+		"a held device without a proper name":      {gone, nil, with(full, heldWhole(gpu.GPU{PCIAddress: "nowhere"})), []string{}, 1},
+		"a GPU without a proper address":           {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
+		"two GPUs of one address are unavailable":  {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
+		"a neighbour's condition is his affair":    {node(2), withheld, Options{}, []string{other}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, warnings := Build(tc.snapshot, tc.conditions, tc.o)

@@ -222,10 +222,10 @@ var attributes = []attribute{
 			}
 			return &resourceapi.DeviceAttribute{BoolValue: new(true)}, ""
 		}},
-	{Entry{Name: "mode", Type: "string", Devices: monitorOnly, Source: "sysfs",
+	{Entry{Name: "mode", Type: "string", Devices: gpuOrMonitor, Source: "sysfs",
 		Meaning: "The kind of PCI device, for the node's label gpu.mode: compute (a 3D controller) or graphics (a display controller)."},
 		text(func(s attributeSource) string { return modes[s.gpu.Class] })},
-	{Entry{Name: "machine", Type: "string", Devices: monitorOnly, Source: "sysfs",
+	{Entry{Name: "machine", Type: "string", Devices: gpuOrMonitor, Source: "sysfs",
 		Meaning: "The machine's product name by its firmware, for the node's label gpu.machine."},
 		text(func(s attributeSource) string { return s.machine })},
 }

@@ -42,9 +42,9 @@ var settings = []struct{ name, file string }{
 	{"1g.10gb only, not shareable", "publish: [{profiles: [1g.10gb], shareable: None}]"},
 	{"Auto and 1g.10gb, not shareable", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]"},
 	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
-	{"Auto, groups too", "publish: [{profiles: Auto, groups: Auto}]"},
-	{"Auto, groups too, not shareable", "publish: [{profiles: Auto, groups: Auto, shareable: None}]"},
-	{"Auto and 1g.10gb, groups Auto, not shareable", "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, shareable: None}]"},
+	{"Auto, groups too", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"},
+	{"Auto, groups too, not shareable", "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]"},
+	{"Auto and 1g.10gb, groups Auto, not shareable", "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
 	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
 	{"GPUs only, not shareable", "publish: [{profiles: None, groups: None, shareable: None}]"},
@@ -191,10 +191,10 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 	board := snapshot(t, "hgx-h100", 8)
 	for file, budget := range map[string]struct{ wholes, smallest []float64 }{
 		"": {[]float64{600, 1300, 22000}, []float64{2000, 21000, 40000}},
-		"publish: [{profiles: [1g.10gb], shareable: None}]": {[]float64{340, 580, 6500}, []float64{1700, 1800, 2300}},
-		"publish: [{profiles: None, shareable: None}]":      {[]float64{220, 460, 1300}, nil},
-		"publish: [{profiles: Auto, shareable: None}]":      {[]float64{240, 470, 1950}, nil},
-		"publish: [{profiles: Auto, groups: Auto}]":         {[]float64{290, 760, 2400}, nil},
+		"publish: [{profiles: [1g.10gb], shareable: None}]":         {[]float64{340, 580, 6500}, []float64{1700, 1800, 2300}},
+		"publish: [{profiles: None, shareable: None}]":              {[]float64{220, 460, 1300}, nil},
+		"publish: [{profiles: Auto, shareable: None}]":              {[]float64{240, 470, 1950}, nil},
+		"publish: [{profiles: Auto, groups: Auto, monitors: Auto}]": {[]float64{300, 780, 1720}, nil},
 	} {
 		o := parsed(t, file)
 		wholes, smallest := costs(func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, (*scheduler).objects)

@@ -95,12 +95,33 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	if !b.o.Taints || !b.o.SharedDevices && !b.o.HeldShares || (gone || b.o.NoMonitors || !b.o.SharedDevices) && !g.holds(gpu.KindMonitor) {
 		return nil
 	}
+	asked := b.monitorsOf(g)
+	if !g.holds(gpu.KindMonitor) && (asked == sharing.NoPlacement || asked == sharing.OnePlacement) {
+		return nil
+	}
 	s := b.source(g.gpu, gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.gpu.PCIAddress})
 	s.uuid = g.gpu.UUID
 	d := b.device(s)
 	d.AllowMultipleAllocations = new(true)
-	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	if asked == sharing.EndingPlacements {
+		b.taint(&d, NoDemand)
+	}
+	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	return []resourceapi.Device{d}
+}
+
+// monitorsOf says whether the settings publish the monitor device of a GPU to new claims. With Auto they always publish
+// that of a GPU without a device of its own, because an administrator cut it: node labels need its attributes.
+func (b *builder) monitorsOf(g gpuState) sharing.Placements {
+	asked := sharing.AllPlacements
+	if b.o.Sharing != nil {
+		asked = b.o.Sharing.Monitors(g.gpu)
+	}
+	whole := len(g.entries) > 0 && g.entries[0].device.Kind == gpu.KindGPU
+	if asked == sharing.NoPlacement || whole {
+		return asked
+	}
+	return sharing.AllPlacements
 }
 
 // source returns the data behind the attributes of a GPU's device.

@@ -20,12 +20,15 @@ type Source interface {
 	Placements(g gpu.GPU, profile string) Placements
 	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none.
 	Groups(g gpu.GPU) Placements
+	// Monitors says whether to publish the monitor device of a GPU to new claims: always, for a moment longer, or not.
+	Monitors(g gpu.GPU) Placements
 }
 
 // Demand answers for the setting Auto.
 type Demand interface {
 	Placements(profile string) Placements
 	Groups() Placements
+	Monitors() Placements
 }
 
 // Node is a Source of fixed settings.
@@ -61,11 +64,21 @@ func (n Node) Placements(g gpu.GPU, profile string) Placements {
 // Groups implements Source.
 func (n Node) Groups(g gpu.GPU) Placements {
 	p := n.Settings.published(n.Name, g)
+	return n.placements(p.groups, p.autoGroups, Demand.Groups)
+}
+
+// Monitors implements Source.
+func (n Node) Monitors(g gpu.GPU) Placements {
+	p := n.Settings.published(n.Name, g)
+	return n.placements(p.monitors, p.autoMonitors, Demand.Monitors)
+}
+
+func (n Node) placements(all, auto bool, asked func(Demand) Placements) Placements {
 	switch {
-	case p.groups, p.autoGroups && n.Demand == nil:
+	case all, auto && n.Demand == nil:
 		return AllPlacements
-	case p.autoGroups:
-		return n.Demand.Groups()
+	case auto:
+		return asked(n.Demand)
 	}
 	return NoPlacement
 }

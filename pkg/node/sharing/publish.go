@@ -21,6 +21,8 @@ type published struct {
 	all, auto bool
 	// groups publishes NVLink groups, autoGroups if the cluster asks for groups.
 	groups, autoGroups bool
+	// monitors publishes monitor devices, autoMonitors if the cluster asks for them.
+	monitors, autoMonitors bool
 	// Claims can share devices of these kinds.
 	gpus, partitions bool
 }
@@ -30,6 +32,7 @@ type publishEntry struct {
 	Products  []string        `json:"products"`
 	Profiles  json.RawMessage `json:"profiles"`
 	Groups    string          `json:"groups"`
+	Monitors  string          `json:"monitors"`
 	Shareable string          `json:"shareable"`
 }
 
@@ -46,14 +49,19 @@ func (e publishEntry) read(field string) (published, error) {
 	default:
 		return p, fmt.Errorf("%s.shareable: %q is not known, use All, GPUs, Partitions or None", field, clip(e.Shareable))
 	}
-	switch e.Groups {
-	case "", "All":
-		p.groups = true
-	case "Auto":
-		p.autoGroups = true
-	case "None":
-	default:
-		return p, fmt.Errorf("%s.groups: %q is not known, use All, Auto or None", field, clip(e.Groups))
+	for _, one := range []struct {
+		name, value string
+		all, auto   *bool
+	}{{"groups", e.Groups, &p.groups, &p.autoGroups}, {"monitors", e.Monitors, &p.monitors, &p.autoMonitors}} {
+		switch one.value {
+		case "", "All":
+			*one.all = true
+		case "Auto":
+			*one.auto = true
+		case "None":
+		default:
+			return p, fmt.Errorf("%s.%s: %q is not known, use All, Auto or None", field, one.name, clip(one.value))
+		}
 	}
 	var word string
 	switch {
@@ -77,17 +85,19 @@ func (s Settings) published(node string, g gpu.GPU) published {
 			return p
 		}
 	}
-	return published{all: true, groups: true, gpus: true, partitions: true}
+	return published{all: true, groups: true, monitors: true, gpus: true, partitions: true}
 }
 
-// Placements says how many of a MIG profile's placements, or of a GPU's NVLink groups, a node publishes to new claims.
+// Placements says how many of a MIG profile's placements, of a GPU's NVLink groups or of its monitor devices, a node publishes
+// to new claims.
 type Placements int
 
 const (
 	AllPlacements Placements = iota
 	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one partition of the node.
 	EndingPlacements
-	// OnePlacement is one of the node, so that its profile stays known.
+	// OnePlacement is one of the node, so that its profile stays known. With it, GPUs that an administrator cut have their
+	// monitor devices.
 	OnePlacement
 	NoPlacement
 )

@@ -119,6 +119,7 @@ func TestParse_SettingWrong_NamesField(t *testing.T) {
 		"publish: [{profiles: [1]}]":                                                                  "publish[0].profiles: [1]",
 		"publish: [{profiles: ['']}]":                                                                 "publish[0].profiles: \"\" is not a valid pattern",
 		"publish: [{products: ['[']}]":                                                                "publish[0].products: \"[\" is not a valid pattern",
+		"publish: [{monitors: Some}]":                                                                 "publish[0].monitors: \"Some\"",
 		"publish: [{groups: Some}]":                                                                   "publish[0].groups: \"Some\"",
 		"publish: [{shareable: Maybe}]":                                                               "publish[0].shareable: \"Maybe\"",
 		"publish: [{profile: None}]":                                                                  "unknown field",

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // asker answers one question.
@@ -252,7 +253,7 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 			return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
 		}))
 		if p.OnDemand() {
-			onDemand, p = true, p.WithGroups()
+			onDemand, p = true, p.With(gpu.KindGroup, gpu.KindMonitor)
 		}
 		if p.Whole {
 			pools = append(pools, p)

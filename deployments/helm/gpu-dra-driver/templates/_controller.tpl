@@ -143,9 +143,16 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- with include "gpu-dra-driver.demandConfigMap" . }}
 - name: DEMAND_CONFIGMAP
   value: {{ . }}
-{{- if contains "\"groups\":\"Auto\"" (get (include "gpu-dra-driver.sharingConfig" $ | fromYaml) "publish" | toJson) }}
-- name: AUTO_GROUPS
-  value: "true"
+{{- $publish := get (include "gpu-dra-driver.sharingConfig" $ | fromYaml) "publish" | toJson }}
+{{- $auto := list }}
+{{- range $field, $kind := dict "groups" "nvlink-group" "monitors" "monitor" }}
+{{- if contains (printf "%q:\"Auto\"" $field) $publish }}
+{{- $auto = append $auto $kind }}
+{{- end }}
+{{- end }}
+{{- with $auto }}
+- name: AUTO_KINDS
+  value: {{ join "," . }}
 {{- end }}
 {{- end }}
 {{- end }}

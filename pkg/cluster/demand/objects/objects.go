@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups.
+// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups and
+// monitor devices.
 //
 // An object asks for every device that it could get: a restriction that the package cannot read does not restrict.
 package objects
@@ -10,10 +11,12 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
@@ -22,11 +25,13 @@ import (
 
 // Ask is one thing that an object asks for. It is set in one field, or in Class and Selectors.
 type Ask struct {
-	// Class is the class of a request, and Selectors has the request's expressions, each with a zero byte before it.
+	// Class is the class of a request, and Selectors has the request's expressions, each with a zero byte before it. Admin
+	// means that it asks for admin access, as claims of monitor devices must.
 	Class, Selectors string
+	Admin            bool
 	// Resource is an extended resource.
 	Resource corev1.ResourceName
-	// Held is a MIG profile, or demand.Groups, of an allocated device.
+	// Held is a MIG profile, demand.Groups or demand.Monitors, of an allocated device.
 	Held string
 }
 
@@ -34,7 +39,7 @@ type Ask struct {
 func AsksOf(object any, driver string) (out []Ask) {
 	requests := func(devices resourceapi.DeviceClaim) {
 		for r := range selector.Requests(devices.Requests) {
-			a := Ask{Class: r.DeviceClassName}
+			a := Ask{Class: r.DeviceClassName, Admin: ptr.Deref(r.AdminAccess, false)}
 			if all := selector.Expressions(r.Selectors); len(all) > 0 {
 				a.Selectors = "\x00" + strings.Join(all, "\x00")
 			}
@@ -55,6 +60,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 				out = append(out, Ask{Held: held.Profile})
 			case held.Kind == gpu.KindGroup:
 				out = append(out, Ask{Held: demand.Groups})
+			case held.Kind == gpu.KindMonitor:
+				out = append(out, Ask{Held: demand.Monitors})
 			}
 		}
 	case *resourceapi.ResourceClaimTemplate:
@@ -67,7 +74,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 		}
 	}
 	slices.SortFunc(out, func(a, b Ask) int {
-		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
+		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors),
+			strings.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
 	})
 	return slices.Compact(out)
 }
@@ -111,8 +119,8 @@ type Cluster struct {
 	Asked []Ask
 }
 
-// Demand returns the known profiles that an object asks for, sorted, and demand.Groups. read analyses a selector; an
-// unreadable one has an empty Reading.
+// Demand returns the known profiles that an object asks for, sorted, with demand.Groups and demand.Monitors. read analyses a
+// selector; an unreadable one has an empty Reading.
 func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
 	for _, class := range c.Classes {
@@ -132,29 +140,27 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 		if of == nil {
 			continue // No device can be allocated by it.
 		}
-		profiles, groups := c.matching(slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:]), read)
-		for _, profile := range profiles {
-			asked[profile] = true
+		for _, what := range c.matching(slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:]), read) {
+			asked[what] = asked[what] || what != demand.Monitors || a.Admin
 		}
-		asked[demand.Groups] = asked[demand.Groups] || groups
 	}
 	maps.DeleteFunc(asked, func(what string, is bool) bool {
-		return !is || what != demand.Groups && !slices.Contains(c.Known, what)
+		return !is || what != demand.Groups && what != demand.Monitors && !slices.Contains(c.Known, what)
 	})
 	return slices.Sorted(maps.Keys(asked))
 }
 
-// matching returns the profiles whose partitions the expressions could select, and whether they could select a group.
-func (c Cluster) matching(expressions []string, read func(string) selector.Reading) (profiles []string, groups bool) {
-	profiles, groups = c.Known, true
+// matching returns the profiles whose partitions the expressions could select, and the other kinds of devices.
+func (c Cluster) matching(expressions []string, read func(string) selector.Reading) []string {
+	profiles, kinds := c.Known, map[gpu.Kind]string{gpu.KindGroup: demand.Groups, gpu.KindMonitor: demand.Monitors}
 	named, ours := false, false
 	for _, e := range expressions {
 		r := read(e)
 		if r.Driver != "" && r.Driver != c.Driver {
-			return nil, false
+			return nil
 		}
 		if only := r.Type(c.Driver); only != "" {
-			groups = groups && only == string(gpu.KindGroup)
+			maps.DeleteFunc(kinds, func(k gpu.Kind, _ string) bool { return only != string(k) })
 			if only != string(gpu.KindMIG) {
 				profiles = nil
 			}
@@ -164,12 +170,12 @@ func (c Cluster) matching(expressions []string, read func(string) selector.Readi
 			named, ours = true, ours || n.Domain == c.Driver
 		}
 		if only, restricted := r.Required[selector.Name{Domain: c.Driver, ID: "profile"}]; restricted {
-			groups = false // A group has no profile.
+			clear(kinds) // Only partitions have a profile.
 			profiles = slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return !slices.Contains(only, p) })
 		}
 	}
 	if named && !ours {
-		return nil, false // It reads another driver's attributes, which no partition and no group has.
+		return nil // It reads another driver's attributes, which no device of this one has.
 	}
-	return profiles, groups
+	return slices.AppendSeq(slices.Clone(profiles), maps.Values(kinds))
 }

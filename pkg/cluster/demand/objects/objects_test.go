@@ -39,6 +39,12 @@ func devices(class string, expressions ...string) resourceapi.DeviceClaim {
 	}}}
 }
 
+// admin returns the requests with admin access.
+func admin(d resourceapi.DeviceClaim) resourceapi.DeviceClaim {
+	d.Requests[0].Exactly.AdminAccess = new(true)
+	return d
+}
+
 func cluster() Cluster {
 	ours := `device.driver == "gpu.nvidia.com"`
 	small := class("mig-1g.10gb.nvidia.com", ours+" && "+attribute+`type == "mig" && has(`+attribute+`profile) && `+attribute+`profile == "1g.10gb"`)
@@ -50,6 +56,7 @@ func cluster() Cluster {
 		Classes: []*resourceapi.DeviceClass{
 			small, whole, class("mig.nvidia.com", ours+" && "+attribute+`type == "mig"`), class("ours", ours), class("any"),
 			class("nvlink.gpu.nvidia.com", ours+" && "+attribute+`type == "nvlink-group"`),
+			class("monitor.gpu.nvidia.com", ours+" && "+attribute+`type == "monitor"`),
 			class("nic", `device.driver == "nic.example.com"`), class("other", `device.attributes["nic.example.com"].speed == "fast"`),
 			class("root", `device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"`+" && "+ours),
 		},
@@ -96,10 +103,15 @@ func TestDemand_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 		"a class or a group": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{DeviceClassName: "nvlink.gpu.nvidia.com"}, {DeviceClassName: "mig-1g.10gb.nvidia.com"},
 		}}}}, []string{"1g.10gb", demand.Groups}},
-		"another driver":               {devices("nic"), nil},
-		"attributes of another driver": {devices("other"), nil},
-		"a class that does not exist":  {devices("none"), nil},
-		"contradicting selectors":      {devices("mig-1g.10gb.nvidia.com", attribute+`profile == "2g.20gb"`), nil},
+		"monitor devices":                      {admin(devices("monitor.gpu.nvidia.com")), []string{demand.Monitors}},
+		"monitor devices by a selector":        {admin(devices("ours", attribute+`type == "monitor"`)), []string{demand.Monitors}},
+		"any device, with admin access":        {admin(devices("ours")), []string{all[0], all[1], all[2], demand.Monitors, demand.Groups}},
+		"a GPU, with admin access":             {admin(devices("gpu.nvidia.com")), nil},
+		"monitor devices, but no admin access": {devices("monitor.gpu.nvidia.com"), nil},
+		"another driver":                       {devices("nic"), nil},
+		"attributes of another driver":         {devices("other"), nil},
+		"a class that does not exist":          {devices("none"), nil},
+		"contradicting selectors":              {devices("mig-1g.10gb.nvidia.com", attribute+`profile == "2g.20gb"`), nil},
 		"alternatives": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{DeviceClassName: "gpu.nvidia.com"}, {DeviceClassName: "mig.nvidia.com", Selectors: selectors([]string{attribute + `profile == "2g.20gb"`})},
 		}}}}, []string{"2g.20gb"}},
@@ -120,7 +132,7 @@ func TestDemand_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 	}
 }
 
-func TestDemand_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
+func TestDemand_Allocation_AsksForItsDevice(t *testing.T) {
 	held := func(driver, device string) *resourceapi.ResourceClaim {
 		return &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{Driver: driver, Device: device}}},
@@ -128,11 +140,11 @@ func TestDemand_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 	}
 	c := cluster()
 	for _, claim := range []*resourceapi.ResourceClaim{
-		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
+		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held(driver, "monitor-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
 	} {
 		c.Asked = append(c.Asked, AsksOf(claim, driver)...)
 	}
-	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
+	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Monitors, demand.Groups}) {
 		t.Errorf("%q", got)
 	}
 }

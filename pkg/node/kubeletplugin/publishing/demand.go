@@ -44,7 +44,7 @@ const (
 	perNode = 2 * time.Millisecond
 )
 
-// Demand follows the ConfigMap with the MIG profiles that the cluster asks for, and whether it asks for groups. A ConfigMap
+// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. A ConfigMap
 // that is unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
 // claim waits for one.
 type Demand struct {
@@ -82,7 +82,7 @@ func NewDemand(
 			a.seen = a.written
 		}
 	case !apierrors.IsNotFound(err):
-		klog.FromContext(ctx).Error(err, "The profiles and groups that the cluster asks for are unknown; all are published", "configMap", name)
+		klog.FromContext(ctx).Error(err, "The devices that the cluster asks for are unknown; all are published", "configMap", name)
 	}
 	return a
 }
@@ -100,6 +100,11 @@ func (a *Demand) Placements(profile string) sharing.Placements {
 
 // Groups answers for groups with the setting Auto.
 func (a *Demand) Groups() sharing.Placements { return a.placements(demand.Groups, sharing.NoPlacement) }
+
+// Monitors answers for monitor devices with the setting Auto.
+func (a *Demand) Monitors() sharing.Placements {
+	return a.placements(demand.Monitors, sharing.OnePlacement)
+}
 
 func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
 	a.mu.Lock()
@@ -162,7 +167,7 @@ func (a *Demand) checkAlone(ctx context.Context) {
 		a.reports.Report(&claimerror.Error{
 			Reason: claimerror.HostFailure, Attempt: "find out for which devices the cluster asks",
 			Cause:  fmt.Errorf("the controller did not write the ConfigMap %s/%s for %s", a.namespace, a.name, aloneAfter),
-			Remedy: "the node publishes all profiles and groups until the controller writes again; check the controller's pods",
+			Remedy: "the node publishes all devices until the controller writes again; check the controller's pods",
 		})
 		a.changed.Fire()
 	}

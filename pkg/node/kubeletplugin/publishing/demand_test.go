@@ -174,8 +174,8 @@ func TestDemand_NoController_AllPublishedUntilItWritesAgain(t *testing.T) {
 				n.want("the API server does not answer", all, one, 1)
 				away = false
 				n.pass(2 * time.Minute)
-				if n.want("no controller", all, all, 2); n.Groups() != all || len(n.reports) != 1 {
-					t.Errorf("groups %v, reports %v", n.Groups(), n.reports)
+				if n.want("no controller", all, all, 2); n.Groups() != all || n.Monitors() != all || len(n.reports) != 1 {
+					t.Errorf("groups %v, monitor devices %v, reports %v", n.Groups(), n.Monitors(), n.reports)
 				}
 				n.write(configMap("1g.10gb"))
 				n.want("a controller again", all, ending, 3)
@@ -203,23 +203,26 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 	})
 }
 
-func TestDemand_Groups_PublishedWhileAskedFor(t *testing.T) {
-	atAsked(t, []runtime.Object{configMap()}, func(n *askedNode) {
-		for _, step := range []struct {
-			asked []string
-			after time.Duration
-			want  sharing.Placements
-		}{
-			{nil, 0, sharing.NoPlacement}, {[]string{demand.Groups}, 0, all}, {nil, 0, ending}, {nil, endingFor, sharing.NoPlacement},
-		} {
-			n.pass(time.Second)
-			n.write(configMap(step.asked...))
-			n.pass(step.after)
-			if got := n.Groups(); got != step.want {
-				t.Errorf("asked for %q: %v, want %v", step.asked, got, step.want)
+func TestDemand_Kind_PublishedWhileAskedFor(t *testing.T) {
+	for kind, least := range map[string]sharing.Placements{demand.Groups: sharing.NoPlacement, demand.Monitors: one} {
+		atAsked(t, []runtime.Object{configMap()}, func(n *askedNode) {
+			for _, step := range []struct {
+				asked []string
+				after time.Duration
+				want  sharing.Placements
+			}{
+				{nil, 0, least}, {[]string{kind}, 0, all}, {nil, 0, ending}, {nil, endingFor, least},
+			} {
+				n.pass(time.Second)
+				n.write(configMap(step.asked...))
+				n.pass(step.after)
+				got := map[string]sharing.Placements{demand.Groups: n.Groups(), demand.Monitors: n.Monitors()}
+				if got[kind] != step.want {
+					t.Errorf("%s, asked for %q: %v, want %v", kind, step.asked, got[kind], step.want)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // TestDelay_ManyNodes_SpreadOverASecond counts the nodes that write in each tenth of the time.

@@ -263,7 +263,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 			if d.Partial() && !d.Admin {
 				shared = d.Sharing.Strategy
 			}
-			n.dependsOnHeld = n.dependsOnHeld || !d.Admin && n.unlikeSettings(d)
+			n.dependsOnHeld = n.dependsOnHeld || (!d.Admin || d.Kind == gpu.KindMonitor) && n.unlikeSettings(d)
 			held = append(held, resourceslices.Held{
 				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, External: d.Partition.External, GPU: g,
 			})
@@ -282,7 +282,8 @@ func (n *Node) unlikeSettings(d plan.Device) bool {
 		return false
 	}
 	if d.Kind == gpu.KindMIG && n.o.Sharing.Placements(g, d.Partition.Profile) != sharing.AllPlacements ||
-		d.Kind == gpu.KindGroup && n.o.Sharing.Groups(g) != sharing.AllPlacements {
+		d.Kind == gpu.KindGroup && n.o.Sharing.Groups(g) != sharing.AllPlacements ||
+		d.Kind == gpu.KindMonitor && (n.o.NoMonitors || n.o.Sharing.Monitors(g) != sharing.AllPlacements) {
 		return true
 	}
 	if d.ShareID == "" {

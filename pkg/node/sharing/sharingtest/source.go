@@ -17,6 +17,7 @@ type Source struct {
 	OfferOf      func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 	PlacementsOf func(g gpu.GPU, profile string) sharing.Placements
 	GroupsOf     func(g gpu.GPU) sharing.Placements
+	MonitorsOf   func(g gpu.GPU) sharing.Placements
 }
 
 // Policy implements sharing.Source.
@@ -46,7 +47,15 @@ func (s Source) Groups(g gpu.GPU) sharing.Placements {
 	return s.GroupsOf(g)
 }
 
-// NoDemand is the Demand of a cluster in which no object asks for a MIG profile or a group.
+// Monitors implements sharing.Source.
+func (s Source) Monitors(g gpu.GPU) sharing.Placements {
+	if s.MonitorsOf == nil {
+		return sharing.AllPlacements
+	}
+	return s.MonitorsOf(g)
+}
+
+// NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group or a monitor device.
 type NoDemand struct{}
 
 // Placements implements sharing.Demand.
@@ -54,3 +63,6 @@ func (NoDemand) Placements(string) sharing.Placements { return sharing.OnePlacem
 
 // Groups implements sharing.Demand.
 func (NoDemand) Groups() sharing.Placements { return sharing.NoPlacement }
+
+// Monitors implements sharing.Demand.
+func (NoDemand) Monitors() sharing.Placements { return sharing.OnePlacement }

@@ -26,9 +26,9 @@ func groupsBySize(p pool.Pool) map[int]resourceapi.Device {
 	return out
 }
 
-// TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish compares them with the groups of the same boards that
+// TestWith_NodeWithoutGroups_KnowsThoseThatItCouldPublish compares them with the groups of the same boards that
 // publish them. On bridges, the largest group of a GPU has a size of its own.
-func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T) {
+func TestWith_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T) {
 	for _, board := range []string{"hgx-h100", "dgx-a100-40", "dgx-1-v100", "a100-pcie-4", "gb200-tray", "l40s-4"} {
 		t.Run(board, func(t *testing.T) {
 			scanned, err := slicetest.Scan(board, "n", 0)
@@ -47,7 +47,7 @@ func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T)
 			if n := len(groupsBySize(none)); n != 0 {
 				t.Fatalf("%d groups are published", n)
 			}
-			want, got := groupsBySize(all), groupsBySize(none.WithGroups())
+			want, got := groupsBySize(all), groupsBySize(none.With(gpu.KindGroup))
 			if len(got) != len(want) {
 				t.Errorf("groups of %d sizes, want %d", len(got), len(want))
 			}
@@ -63,9 +63,41 @@ func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T)
 					}
 				}
 			}
-			if len(all.WithGroups().Slices) != len(all.Slices) || len(none.WithGroups().WithGroups().Slices) != len(none.WithGroups().Slices) {
+			if len(all.With(gpu.KindGroup).Slices) != len(all.Slices) || len(none.With(gpu.KindGroup).With(gpu.KindGroup).Slices) != len(none.With(gpu.KindGroup).Slices) {
 				t.Error("a group is there twice")
 			}
 		})
+	}
+}
+
+// TestWith_NodeWithoutMonitors_KnowsThoseThatItCouldPublish compares them with the monitor devices of the same boards that
+// publish them.
+func TestWith_NodeWithoutMonitors_KnowsThoseThatItCouldPublish(t *testing.T) {
+	for _, board := range []string{"hgx-h100", "l40s-4", "gb200-tray"} {
+		scanned, err := slicetest.Scan(board, "n", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		monitors := func(setting string, with ...gpu.Kind) (out []resourceapi.Device) {
+			settings, _, err := sharing.Parse([]byte("publish: [{monitors: " + setting + "}]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for d, kind := range poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", settings)).With(with...).Devices() {
+				if kind.Type == gpu.KindMonitor {
+					out = append(out, d)
+				}
+			}
+			return out
+		}
+		if n := len(monitors("None")); n != 0 {
+			t.Fatalf("%s: %d monitor devices are published", board, n)
+		}
+		want := monitors("All")
+		for setting, got := range map[string][]resourceapi.Device{"None": monitors("None", gpu.KindMonitor), "All": monitors("All", gpu.KindMonitor)} {
+			if diff := cmp.Diff(want, got); len(want) == 0 || diff != "" {
+				t.Errorf("%s, %s: (-published +possible)\n%s", board, setting, diff)
+			}
+		}
 	}
 }
