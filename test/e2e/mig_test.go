@@ -364,7 +364,9 @@ func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 	}
 	// Both attributes describe the server, not its board.
 	ofServer := regexp.MustCompile(`(?m)^ +(machine|mode):\n.*\n`)
-	lines := func(args ...string) []string { return strings.Split(ofServer.ReplaceAllString(objects(args...), ""), "\n") }
+	lines := func(args ...string) []string {
+		return strings.Split(ofServer.ReplaceAllString(objects(args...), ""), "\n")
+	}
 	want, got := lines("--board", "hgx-h100"), lines("--from-node", nodes.Items[0].Name)
 	for i := range min(len(want), len(got)) {
 		if want[i] != got[i] {

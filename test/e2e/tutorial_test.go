@@ -10,8 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/test/e2e/env"
 	"gpu-dra-driver/test/e2e/tutorial"
 )
 
@@ -33,6 +39,18 @@ func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
 			}
 		}
 	})
+	// The page begins with the pods of a new installation. An upgrade for other settings leaves some that end.
+	must(t, cluster.Eventually(ctx, "pods of earlier settings gone", time.Minute, func(ctx context.Context) (bool, string) {
+		pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		if i < 0 {
+			return true, ""
+		}
+		return false, pods.Items[i].Name + " ends"
+	}))
 	for _, s := range steps {
 		if s.Setup {
 			continue
