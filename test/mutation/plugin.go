@@ -235,7 +235,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a monitor is not tainted", File: "pkg/node/resourceslices/device.go",
-		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
+		Old: "	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})\n", New: "",
 		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
 	},
 	{
@@ -414,6 +414,26 @@ var pluginMutations = []Mutation{
 		Name: "unreadable records end claims for GPU seconds", File: "pkg/show/usage/meter/meter.go",
 		Old: "if err != nil || incomplete {", New: "if _ = incomplete; err != nil {",
 		Package: "./pkg/show/usage/meter", Test: "TestMeter_UnknownClaims_CountedLater",
+	},
+	{
+		Name: "a process that avoids the daemon takes an idle GPU", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "			if err == nil && many {\n", New: "			if err == nil && false {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_NoClientYet_ServerHoldsTheDevice",
+	},
+	{
+		Name: "a server that a tenant ended stays away", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "			if many {\n				d.hold(l)\n", New: "			if false {\n				d.hold(l)\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_NoClientYet_ServerHoldsTheDevice",
+	},
+	{
+		Name: "nodes publish monitor devices for which no object asks", File: "pkg/node/resourceslices/device.go",
+		Old: "(asked == sharing.NoPlacement || asked == sharing.OnePlacement)", New: "asked == sharing.NoPlacement",
+		Package: "./pkg/node/resourceslices", Test: "TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices",
+	},
+	{
+		Name: "a claim of monitor devices asks for none", File: "pkg/cluster/demand/objects/objects.go",
+		Old: "what != demand.Monitors || a.Admin", New: "what != demand.Monitors",
+		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt",
 	},
 	{
 		Name: "SELinux keeps tenants from their MPS daemon's socket", File: "internal/mpsd/supervisor/daemon.go",

@@ -199,7 +199,10 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 				d.quit(want, p)
 				return true, err
 			}
-			clear(l.met) // Root in a container can change the limits of a server.
+			clear(l.met) // Root in a container can change the limits of a server, and end it.
+			if many {
+				d.hold(l)
+			}
 		}
 		is := want
 		want, generation = d.desired()
@@ -327,7 +330,7 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 	l.daemon = p.pid()
 	l.want(want)
 	if err = writeNote(d.dir, d.s.o.BootID, want, p.pid()); err == nil {
-		err = d.awaitReady(p, l)
+		err = d.awaitReady(p, l, many)
 	}
 	if err != nil {
 		refused = p.refusedOption()
@@ -337,8 +340,9 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 	return p, false, nil
 }
 
-// awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first.
-func (d *daemon) awaitReady(p *process, l *limiter) error {
+// awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first. A daemon for
+// many users has a server from then on.
+func (d *daemon) awaitReady(p *process, l *limiter, many bool) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	own := filepath.Join(d.dir, daemonDir)
@@ -346,6 +350,9 @@ func (d *daemon) awaitReady(p *process, l *limiter) error {
 	for wait := 2 * time.Millisecond; ; wait = min(wait+wait/2, 50*time.Millisecond) {
 		if _, err := os.Lstat(filepath.Join(own, controlSocket)); err == nil {
 			err := l.apply(d.ctx)
+			if err == nil && many {
+				d.hold(l)
+			}
 			if err == nil {
 				return offer(own, filepath.Join(d.dir, pipeDir))
 			}
@@ -363,6 +370,13 @@ func (d *daemon) awaitReady(p *process, l *limiter) error {
 			return fmt.Errorf("it was not ready within %s (%s): %s", startLimit, last, clip(p.out.String()))
 		case <-time.After(wait):
 		}
+	}
+}
+
+// hold starts a server of a daemon that has none. Clients start one too, so an error counts for the log alone.
+func (d *daemon) hold(l *limiter) {
+	if err := l.hold(d.ctx); err != nil && d.ctx.Err() == nil {
+		d.logf("starting a server failed: %v; until a container does, a process that avoids the daemon can take the device", err)
 	}
 }
 

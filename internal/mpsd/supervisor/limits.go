@@ -131,6 +131,28 @@ func (l *limiter) apply(ctx context.Context) error {
 	}
 }
 
+// hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could take
+// the device, with all of its memory, and keep the daemon's clients from it.
+func (l *limiter) hold(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.settle)
+	defer cancel()
+	servers, err := l.servers(ctx)
+	if err != nil || len(servers) > 0 {
+		return err
+	}
+	out, err := l.ask(ctx, "start_server -uid 0")
+	if err == nil {
+		err = l.apply(ctx)
+	}
+	if err == nil {
+		servers, err = l.servers(ctx)
+	}
+	if err == nil && len(servers) == 0 {
+		err = fmt.Errorf("no server started: %s", cmp.Or(out, "the daemon gave no reason"))
+	}
+	return err
+}
+
 // servers lists the PIDs of the servers that serve.
 func (l *limiter) servers(ctx context.Context) (pids []int, err error) {
 	out, err := l.ask(ctx, "get_server_list")

@@ -199,8 +199,8 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 			s.settleLimit = 3 * time.Second
 			d := size{20, 25}.of(e.daemon(0))
 			e.ensure(s, d)
-			if c.running {
-				e.ask(d, "start_server -uid 0")
+			if !c.running {
+				e.endServer(d)
 			}
 			d = size{39, 50}.of(d)
 			e.fault(d, c.word, c.rest)
@@ -240,6 +240,7 @@ func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
 	s.settleLimit = time.Second
 	d := size{20, 25}.of(e.daemon(0))
 	e.ensure(s, d)
+	e.endServer(d)
 	e.fault(d, "server", "1 0")
 	d = size{39, 50}.of(d)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

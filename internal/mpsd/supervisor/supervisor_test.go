@@ -593,7 +593,6 @@ func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 	}
 }
 
-// TestEnsure_TenantsOfADaemon_CannotCommandIt looks from a container whose process is root on the node.
 func TestEnsure_KernelHasSELinux_ContainersReachTheDaemon(t *testing.T) {
 	for _, selinux := range []bool{true, false} {
 		e := newEnv(t)
@@ -610,6 +609,7 @@ func TestEnsure_KernelHasSELinux_ContainersReachTheDaemon(t *testing.T) {
 	}
 }
 
+// TestEnsure_TenantsOfADaemon_CannotCommandIt looks from a container whose process is root on the node.
 func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
 	e := newEnv(t)
 	s := e.start()
@@ -664,6 +664,52 @@ func TestRunOnce_TenantChangesServersLimits_SetAgain(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the tenant's limits stay (%q)", &out)
 		}
+	}
+}
+
+// TestEnsure_NoClientYet_ServerHoldsTheDevice: without a server, a process that avoids the daemon can take an idle device. Root
+// in a container can end a server too.
+func TestEnsure_NoClientYet_ServerHoldsTheDevice(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	s.faultPoll = 10 * time.Millisecond
+	d := size{20, 25}.of(e.daemon(0))
+	e.ensure(s, d)
+	holds := func() bool { return e.ask(d, "get_server_list") != "" }
+	if !holds() {
+		t.Fatal("no server runs")
+	}
+	e.check("before the first client", d)
+	if !e.endServer(d) {
+		t.Fatal("no server ran")
+	}
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatal("no server was started again")
+		}
+	}
+	e.check("after the server's end", d)
+}
+
+// TestEnsure_NoServerStarts_ContainersReachTheDaemon: a container's process starts a server too.
+func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
+	var out bytes.Buffer
+	e := newEnv(t)
+	e.o.Log = log.New(&out, "", 0)
+	s := e.start()
+	d := e.daemon(0)
+	e.fault(d, "answer", "start_server not now")
+	e.ensure(s, d)
+	e.fault(d, "", "")
+	c, err := e.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if want := "starting a server failed: no server started: not now"; !strings.Contains(out.String(), want) {
+		t.Errorf("the log lacks %q:\n%s", want, &out)
 	}
 }
 
