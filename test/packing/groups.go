@@ -10,23 +10,18 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"text/tabwriter"
 
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // groupSize is the number of GPUs in a request for a group, 0 for any other request.
-func groupSize(profile string) int {
-	n, _ := strconv.Atoi(strings.TrimPrefix(profile, "nvlink-"))
-	return n
-}
+func groupSize(profile string) int { return sizeAfter("nvlink-", profile) }
 
 // groupMixes are mixes of groups, GPUs and partitions.
 var groupMixes = []mix{
-	{"notebooks and training", map[string]int{"1g.10gb": 45, "2g.20gb": 15, "": 20, "nvlink-2": 10, "nvlink-4": 10}},
-	{"inference and training", map[string]int{"": 50, "nvlink-2": 30, "nvlink-4": 20}},
+	{"notebooks and training", map[string]int{"1g.10gb": 45, "2g.20gb": 15, "": 20, "nvlink-2": 10, "nvlink-4": 10}, nil},
+	{"inference and training", map[string]int{"": 50, "nvlink-2": 30, "nvlink-4": 20}, nil},
 }
 
 var groupLoads = []float64{0.4, 0.6, 0.8}
@@ -87,7 +82,7 @@ func (f *linkedFit) place(profile string) (gpu.Device, bool, error) {
 	for i := first; i < first+size; i++ {
 		f.masks[i] = 0xff
 	}
-	return gpu.Device{Kind: gpu.KindGroup, Size: size, PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+first)}, true, nil
+	return gpu.Device{Kind: gpu.KindGroup, Size: size, PCIAddress: address(first)}, true, nil
 }
 
 func (f *linkedFit) release(d gpu.Device) {
@@ -95,10 +90,9 @@ func (f *linkedFit) release(d gpu.Device) {
 		f.firstFit.release(d)
 		return
 	}
-	var first int
-	_, _ = fmt.Sscanf(d.PCIAddress, "0000:%x:00.0", &first)
+	first := position(d.PCIAddress)
 	for i := range d.Size {
-		f.masks[first-0x10+i] = 0
+		f.masks[first+i] = 0
 	}
 }
 
@@ -107,10 +101,11 @@ func (f *linkedFit) release(d gpu.Device) {
 type groupScore struct {
 	accepted  int
 	available map[int]float64
+	fragments fragments
 	log       []string
 }
 
-// replayGroups plays a trace. available may be nil.
+// replayGroups plays a trace over a node of eight GPUs. available may be nil.
 func replayGroups(p placer, available func(size int) bool, requests []request) (groupScore, error) {
 	s := groupScore{available: map[int]float64{}}
 	type stay struct {
@@ -118,6 +113,7 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 		device  gpu.Device
 	}
 	var there []stay
+	used := make(occupancy, gpus)
 	now := 0.0
 	account := func(until float64) {
 		for _, size := range []int{2, 4, 8} {
@@ -125,6 +121,7 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 				s.available[size] += until - now
 			}
 		}
+		s.fragments.account(until-now, used.free(), float64(used.blocked())/gpus)
 		now = until
 	}
 	for _, r := range requests {
@@ -132,6 +129,7 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 		for len(there) > 0 && there[0].departs <= r.arrives {
 			account(there[0].departs)
 			p.release(there[0].device)
+			used.add(there[0].device, -1)
 			there = there[1:]
 		}
 		account(r.arrives)
@@ -146,6 +144,7 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 		s.accepted++
 		s.log = append(s.log, device.Name())
 		there = append(there, stay{r.departs, device})
+		used.add(device, 1)
 	}
 	for size := range s.available {
 		s.available[size] *= 100 / now
@@ -158,14 +157,14 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 func compareGroups(out io.Writer) error {
 	fmt.Fprintf(out, "\nGroups: %d linked GPUs, %d requests a trace, mean of %d traces\n\n", gpus, requests, traces)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "mix\tload\torder\taccepted\t2 to be had\t4 to be had\t8 to be had\t")
+	fmt.Fprintln(w, "mix\tload\torder\taccepted\t2 to be had\t4 to be had\t8 to be had\tlargest free group (min)\tblocked GPUs\t")
 	var missed []error
 	gained := map[string][]int{} // by the other order, in hundredths of a percent
 	for _, m := range groupMixes {
 		for _, load := range groupLoads {
 			fours, taken := map[string][]int{}, map[string][]int{}
 			for _, o := range groupOrders {
-				total, accepted := map[int]float64{}, 0
+				total, accepted, whole := map[int]float64{}, 0, fragments{}
 				for seed := range uint64(traces) {
 					f := newLinkedFit(o.starts(seed))
 					s, err := replayGroups(f, func(size int) bool { return f.find(size) >= 0 }, trace(m, load, gpus, requests, seed))
@@ -173,14 +172,15 @@ func compareGroups(out io.Writer) error {
 						return err
 					}
 					accepted += s.accepted
+					whole.merge(s.fragments)
 					for size, share := range s.available {
 						total[size] += share / traces
 					}
 					fours[o.name] = append(fours[o.name], int(100*s.available[4]))
 					taken[o.name] = append(taken[o.name], s.accepted)
 				}
-				fmt.Fprintf(w, "%s\t%.0f %%\t%s\t%.2f %%\t%.1f %%\t%.1f %%\t%.1f %%\t\n", m.name, 100*load, o.name,
-					100*float64(accepted)/(traces*requests), total[2], total[4], total[8])
+				fmt.Fprintf(w, "%s\t%.0f %%\t%s\t%.2f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%s\t\n", m.name, 100*load, o.name,
+					100*float64(accepted)/(traces*requests), total[2], total[4], total[8], whole)
 			}
 			for _, other := range []string{"naive", "random"} {
 				gained[other] = append(gained[other], minus(fours["ours"], fours[other])...)

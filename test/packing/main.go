@@ -37,7 +37,7 @@ func run(dir string, out, log io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(out, "%d H100, %d requests a trace. Accepted: by first-fit, mean of %d traces; of best fixed: on %d of them.\n"+
 		"The other columns: by the scheduler's allocator on the first.\n\n", gpus, requests, traces, tried)
-	fmt.Fprintln(w, "mix\tload\torder\taccepted\tof best fixed\taccepted\tstranded slices\t7g to be had\t")
+	fmt.Fprintln(w, "mix\tload\torder\taccepted\tof best fixed\taccepted\tstranded slices\t7g to be had\tlargest free group (min)\tblocked GPUs\t")
 	charts := map[string][]series{}
 	var missed []error
 	for _, m := range mixes {
@@ -55,11 +55,11 @@ func run(dir string, out, log io.Writer) error {
 					mean, of = fmt.Sprintf("%.2f %%", 100*float64(sum(n))/(traces*requests)), fmt.Sprintf("%.3f", float64(c.firsts[o.name])/float64(c.best))
 				}
 				curves[o.name] = append(curves[o.name], s.acceptance())
-				fmt.Fprintf(w, "%s\t%.0f %%\t%s\t%s\t%s\t%.1f %%\t%.2f\t%.0f %%\t\n", m.name, 100*load, o.name, mean, of, s.acceptance(), s.stranded, s.whole)
+				fmt.Fprintf(w, "%s\t%.0f %%\t%s\t%s\t%s\t%.1f %%\t%.2f\t%.0f %%\t%s\t\n", m.name, 100*load, o.name, mean, of, s.acceptance(), s.stranded, s.whole, s.fragments)
 			}
 			fraction := 100 * float64(c.best) / (tried * requests)
 			curves["best fixed"] = append(curves["best fixed"], fraction)
-			fmt.Fprintf(w, "%s\t%.0f %%\tbest of %d\t\t1.000\t\t\t\t\n", m.name, 100*load, c.orders)
+			fmt.Fprintf(w, "%s\t%.0f %%\tbest of %d\t\t1.000\t\t\t\t\t\t\n", m.name, 100*load, c.orders)
 			missed = append(missed, evaluate(m, load, c)...)
 		}
 		for _, o := range orders {

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -21,29 +20,37 @@ type firstFit struct {
 	masks  []uint16
 }
 
-func (f *firstFit) place(profile string) (gpu.Device, bool, error) {
-	size := slicesOf[profile]
+// fit returns the GPU and the start of the first free placement. The GPU is -1 if none is free.
+func (f *firstFit) fit(profile string) (i, start int) {
 	for i := range f.masks {
 		for _, start := range f.starts[profile] {
-			mask := uint16(1<<size-1) << start
-			if f.masks[i]&mask == 0 {
-				f.masks[i] |= mask
-				kind := gpu.KindMIG
-				if profile == "" {
-					kind = gpu.KindGPU
-				}
-				return gpu.Device{Kind: kind, PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+i), Profile: profile, Start: start}, true, nil
+			if f.masks[i]&slicesMask(profile, start) == 0 {
+				return i, start
 			}
 		}
 	}
-	return gpu.Device{}, false, nil
+	return -1, 0
+}
+
+func (f *firstFit) place(profile string) (gpu.Device, bool, error) {
+	i, start := f.fit(profile)
+	if i < 0 {
+		return gpu.Device{}, false, nil
+	}
+	f.masks[i] |= slicesMask(profile, start)
+	kind := gpu.KindMIG
+	if profile == "" {
+		kind = gpu.KindGPU
+	}
+	return gpu.Device{Kind: kind, PCIAddress: address(i), Profile: profile, Start: start}, true, nil
 }
 
 func (f *firstFit) release(d gpu.Device) {
-	var i int
-	_, _ = fmt.Sscanf(d.PCIAddress, "0000:%x:00.0", &i)
-	f.masks[i-0x10] &^= uint16(1<<slicesOf[d.Profile]-1) << d.Start
+	f.masks[position(d.PCIAddress)] &^= slicesMask(d.Profile, d.Start)
 }
+
+// slicesMask has a bit for each memory slice of a placement.
+func slicesMask(profile string, start int) uint16 { return uint16(1<<slicesOf[profile]-1) << start }
 
 // ourStarts returns the driver's order for the model.
 func ourStarts() map[string][]int {

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -20,12 +21,15 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 const (
 	driver = "gpu.nvidia.com"
 	node   = "n1"
+	// h100Memory is the memory of an H100 with 80 GB, in bytes.
+	h100Memory = 81559 << 20
 )
 
 // order rearranges the published slices.
@@ -89,26 +93,31 @@ func parsed(d resourceapi.Device) gpu.Device {
 type allocator struct {
 	slices    []*resourceapi.ResourceSlice
 	allocated sets.Set[structured.DeviceID]
-	cache     *cel.Cache
+	// shares are the allocations of shareable devices. Equal shares of one device can replace each other.
+	shares map[gpu.Device][]resourceapi.DeviceRequestAllocationResult
+	cache  *cel.Cache
 }
 
 func newAllocator(gpus int, o order) *allocator { return newLinked(gpus, 0, o) }
 
 // newLinked makes an allocator over GPUs with the given number of links to switches.
-func newLinked(gpus, links int, o order) *allocator {
+func newLinked(gpus, links int, o order) *allocator { return newSharing(gpus, links, o, nil) }
+
+// newSharing makes an allocator over GPUs that are shared as the source says.
+func newSharing(gpus, links int, o order, shares sharing.Source) *allocator {
 	var s gpu.Snapshot
 	s.Driver.Version = "580.126.09"
 	for i := range gpus {
 		s.GPUs = append(s.GPUs, gpu.GPU{
-			PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
-			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: 81559 << 20, MIG: layouttest.H100(),
+			PCIAddress: address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
+			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: h100Memory, MIG: layouttest.H100(), MPSCapable: true,
 		})
 		for l := range links {
 			s.GPUs[i].Links = append(s.GPUs[i].Links, gpu.Link{Index: l, Version: 4, Peer: gpu.PeerSwitch})
 		}
 	}
-	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: node, Taints: true, SharedDevices: true, Counters: true})
-	a := &allocator{allocated: sets.New[structured.DeviceID](), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
+	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: node, Taints: true, SharedDevices: true, Counters: true, Sharing: shares})
+	a := &allocator{allocated: sets.New[structured.DeviceID](), shares: map[gpu.Device][]resourceapi.DeviceRequestAllocationResult{}, cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
 	name := node
 	arranged := o.arrange(pool.Slices)
 	for i, slice := range arranged {
@@ -143,16 +152,31 @@ func (a *allocator) Get(name string) (*resourceapi.DeviceClass, error) {
 // place allocates a device for a request, or reports that none is free.
 func (a *allocator) place(profile string) (gpu.Device, bool, error) {
 	class := cmp.Or(profile, "gpu")
+	var capacity *resourceapi.CapacityRequirements
+	if size := shareSize(profile); size > 0 {
+		class = "gpu"
+		// The scheduler rounds up to the step, so that a share and the rest of the GPU would not fit beside each other.
+		capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": *resource.NewQuantity(int64(size)*h100Memory/wholeGPU/sharing.Step*sharing.Step, resource.BinarySI),
+		}}
+	}
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1, Capacity: capacity},
 		}}}},
 	}
 	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 	state := structured.AllocatedState{
 		AllocatedDevices: a.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	for _, device := range a.shares {
+		for _, r := range device {
+			id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+			state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+		}
 	}
 	s, err := structured.NewAllocator(context.Background(), features, state, a, a.slices, a.cache)
 	if err != nil {
@@ -166,11 +190,20 @@ func (a *allocator) place(profile string) (gpu.Device, bool, error) {
 		return gpu.Device{}, false, nil
 	}
 	d := results[0].Devices.Results[0]
-	a.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
 	named, err := gpu.ParseName(d.Device)
+	if d.ShareID == nil {
+		a.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
+		return named, true, err
+	}
+	named.Profile = profile
+	a.shares[named] = append(a.shares[named], d)
 	return named, true, err
 }
 
 func (a *allocator) release(d gpu.Device) {
+	if held := a.shares[d]; len(held) > 0 {
+		a.shares[d] = held[1:]
+		return
+	}
 	a.allocated.Delete(structured.MakeDeviceID(driver, resourceslices.PoolName(node), d.Name()))
 }

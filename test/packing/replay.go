@@ -18,6 +18,7 @@ type score struct {
 	// stranded is the mean number of the node's free memory slices that no profile can use. whole is the share of the
 	// time in which a 7g.80gb was free.
 	stranded, whole float64
+	fragments       fragments
 	// log holds the place of each request, "" for a refused one.
 	log []string
 }
@@ -38,7 +39,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 		device  gpu.Device
 	}
 	var there []stay
-	occupied := map[string][]gpu.Placement{}
+	occupied, used := map[string][]gpu.Placement{}, make(occupancy, gpus)
 	profiles := layouttest.H100().Profiles
 	now := 0.0
 	account := func(until float64) {
@@ -51,6 +52,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 		if whole {
 			s.whole += until - now
 		}
+		s.fragments.account(until-now, used.free(), float64(used.blocked())/float64(gpus))
 		now = until
 	}
 	for _, r := range requests {
@@ -60,6 +62,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 			there = there[1:]
 			account(gone.departs)
 			p.release(gone.device)
+			used.add(gone.device, -1)
 			occupied[gone.device.PCIAddress] = slices.DeleteFunc(occupied[gone.device.PCIAddress], placement(gone.device).Overlaps)
 		}
 		account(r.arrives)
@@ -74,6 +77,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 		s.accepted++
 		s.log = append(s.log, device.PCIAddress+" "+strconv.Itoa(device.Start))
 		there = append(there, stay{r.departs, device})
+		used.add(device, 1)
 		occupied[device.PCIAddress] = append(occupied[device.PCIAddress], placement(device))
 	}
 	s.stranded, s.whole = s.stranded/now, 100*s.whole/now
