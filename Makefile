@@ -141,7 +141,7 @@ bench-scheduling: cluster-build ## Pods a second of the real scheduler with many
 	@$(BIN)/bench-scheduling -onenode $(BIN)/onenode -kubernetes $(KUBERNETES) $(FLAGS)
 
 .PHONY: bench-packing
-bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/
+bench-packing: ## How well partitions pack, and what stays whole, beside other orders and policies: tables, and a plot in dist/
 	@go -C test run ./packing --out "$(DIST)"
 
 .PHONY: lint

@@ -13,6 +13,6 @@
 //
 // A cluster of 32 nodes is compared under two policies: all nodes offer partitions and shares, or few nodes, by the rule
 // of type offering. Its traces have the mixes of the other tables, and the shape of Alibaba's openb trace. Two measures
-// tell how whole the cluster is. The largest free group is the largest number of wholly free GPUs on a node, whose GPUs
+// show how whole the cluster is. The largest free group is the largest number of wholly free GPUs on a node, whose GPUs
 // all have links to each other. A GPU is blocked if it is in use but not wholly used, because no pod can have it whole.
 package main

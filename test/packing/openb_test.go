@@ -62,7 +62,7 @@ func TestTrace_Openb_HasShape(t *testing.T) {
 			t.Errorf("%.1f %% stay for %.0f s, want %.0f", 100*part, got, want)
 		}
 	}
-	// The load is that of the whole time, and the arrivals of the busiest hour are four times those of the quietest.
+	// The busiest hour has four times the arrivals of the quietest. The load is a mean over the time.
 	if got := used / (requests[len(requests)-1].arrives * 256); math.Abs(got-0.8) > 0.05 {
 		t.Errorf("load %.2f, want 0.8", got)
 	}
