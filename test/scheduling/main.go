@@ -25,7 +25,7 @@ import (
 
 type options struct {
 	nodes, pods, waiting, unsatisfiable int
-	percentage, parallelism             int
+	percentage, parallelism, cut        int
 	limit                               time.Duration
 	settings, workloads, uses           string
 	onenode, kubernetes                 string
@@ -42,8 +42,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.IntVar(&o.unsatisfiable, "unsatisfiable", 0, "other pods, which no node can satisfy")
 	flags.IntVar(&o.percentage, "percentage", 0, "percentageOfNodesToScore of the scheduler")
 	flags.IntVar(&o.parallelism, "parallelism", 16, "parallelism of the scheduler")
+	flags.IntVar(&o.cut, "cut", 10, "percentage of the nodes that publish more than GPUs, for settings with other devices on some nodes")
 	flags.DurationVar(&o.limit, "limit", 5*time.Second, "the longest time of a cell; pods bound by then count")
-	flags.StringVar(&o.settings, "settings", "plain,all,1g,auto,auto-1g,whole,gpus", "published devices")
+	flags.StringVar(&o.settings, "settings", "plain,all,1g,auto,auto-1g,whole,gpus,some-all,some-1g", "published devices")
 	flags.StringVar(&o.workloads, "workloads", "whole,1g,share,group,four,extended", "kinds of pods")
 	flags.StringVar(&o.uses, "used", "empty,half,95", "devices that claims hold before")
 	flags.StringVar(&o.onenode, "onenode", "bin/onenode", "program that knows where Kubernetes is")

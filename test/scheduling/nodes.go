@@ -23,48 +23,70 @@ import (
 // board is the model of all nodes.
 const board = "hgx-h100"
 
-// setting is a way to publish the nodes' GPUs.
-type setting struct {
-	name, file string
-	plain      bool     // eight devices without counters and shares
-	noMonitors bool     // as with the chart value kubeletPlugin.monitors.enabled: false
-	workloads  []string // that these devices can serve
+// devices is a way to publish a node's GPUs.
+type devices struct {
+	file       string // the node's settings
+	plain      bool   // eight devices without counters and shares
+	noMonitors bool   // as with the chart value kubeletPlugin.monitors.enabled: false
 }
 
+// setting is a way to publish the GPUs of a cluster.
+type setting struct {
+	name string
+	devices
+	// some replaces the devices on a part of the nodes (-cut). It is nil if all nodes are alike.
+	some      *devices
+	workloads []string // that these devices can serve
+}
+
+// onlyGPUs are eight exclusive GPUs as the driver publishes them, and nothing else.
+var onlyGPUs = devices{file: "publish: [{profiles: None, groups: None, shareable: None}]", noMonitors: true}
+
 var settings = []setting{
-	{name: "plain", plain: true, workloads: []string{"whole", "four", "extended"}},
-	{name: "all", workloads: []string{"whole", "1g", "share", "group", "four", "extended"}},
-	{name: "1g", file: "publish: [{profiles: [1g.10gb], shareable: None}]", workloads: []string{"whole", "1g"}},
-	{name: "auto", file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]", workloads: []string{"whole", "four", "extended"}},
-	{name: "auto-1g", file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]", workloads: []string{"whole", "1g"}},
-	{name: "whole", file: "publish: [{profiles: None, shareable: None}]", workloads: []string{"whole", "group", "four", "extended"}},
-	{name: "gpus", file: "publish: [{profiles: None, groups: None, shareable: None}]", noMonitors: true, workloads: []string{"whole", "four", "extended"}},
+	{name: "plain", devices: devices{plain: true}, workloads: []string{"whole", "four", "extended"}},
+	{name: "all", workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
+	{name: "1g", devices: devices{file: "publish: [{profiles: [1g.10gb], shareable: None}]"}, workloads: []string{"whole", "1g"}},
+	{name: "auto", devices: devices{file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"}, workloads: []string{"whole", "four", "extended"}},
+	{name: "auto-1g", devices: devices{file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"}, workloads: []string{"whole", "1g"}},
+	{name: "whole", devices: devices{file: "publish: [{profiles: None, shareable: None}]"}, workloads: []string{"whole", "group", "four", "extended"}},
+	{name: "gpus", devices: onlyGPUs, workloads: []string{"whole", "four", "extended"}},
+	{name: "some-all", devices: onlyGPUs, some: &devices{}, workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
+	{name: "some-1g", devices: onlyGPUs, some: &devices{file: "publish: [{profiles: [1g.10gb], groups: None, shareable: GPUs}]"},
+		workloads: []string{"whole", "1g", "share", "four", "extended"}},
+}
+
+// of returns the devices of a node. The nodes with other devices are spread over the cluster.
+func (s setting) of(node, percentage int) devices {
+	if s.some != nil && (node+1)*percentage/100 > node*percentage/100 {
+		return *s.some
+	}
+	return s.devices
 }
 
 func nodeName(node int) string { return fmt.Sprintf("node-%03d", node) }
 
 // slicesOf returns the ResourceSlices of a node.
-func (s setting) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.ResourceSlice, error) {
-	parsed, _, err := sharing.Parse([]byte(s.file))
+func (d devices) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.ResourceSlice, error) {
+	parsed, _, err := sharing.Parse([]byte(d.file))
 	if err != nil {
 		return nil, err
 	}
 	published := slicetest.Slices(scanned, node, parsed)
-	if s.noMonitors {
+	if d.noMonitors {
 		published = slices.DeleteFunc(published, func(slice *resourceapi.ResourceSlice) bool {
 			return slice.Spec.Pool.Name == resourceslices.MonitorPoolName(node)
 		})
 	}
-	if !s.plain {
+	if !d.plain {
 		return published, nil
 	}
 	slice := published[0].DeepCopy()
 	slice.Spec.Devices, slice.Spec.SharedCounters, slice.Spec.Pool.ResourceSliceCount = devicesOf(published, isWhole), nil, 1
 	for i := range slice.Spec.Devices {
-		d := &slice.Spec.Devices[i]
-		d.ConsumesCounters, d.AllowMultipleAllocations = nil, nil
-		for name, capacity := range d.Capacity {
-			d.Capacity[name] = resourceapi.DeviceCapacity{Value: capacity.Value}
+		whole := &slice.Spec.Devices[i]
+		whole.ConsumesCounters, whole.AllowMultipleAllocations = nil, nil
+		for name, capacity := range whole.Capacity {
+			whole.Capacity[name] = resourceapi.DeviceCapacity{Value: capacity.Value}
 		}
 	}
 	return []*resourceapi.ResourceSlice{slice}, nil
@@ -91,7 +113,12 @@ func attribute(d resourceapi.Device, name resourceapi.QualifiedName) string {
 }
 
 func isWhole(d resourceapi.Device) bool    { return attribute(d, "type") == "gpu" }
+func isGroup(d resourceapi.Device) bool    { return attribute(d, "type") == "nvlink-group" }
 func isSmallest(d resourceapi.Device) bool { return attribute(d, "profile") == "1g.10gb" }
+func isLarger(d resourceapi.Device) bool   { return attribute(d, "profile") == "3g.40gb" }
+func isShareable(d resourceapi.Device) bool {
+	return isWhole(d) && d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+}
 
 // each calls a function for 0 to n-1, eight at a time.
 func each(ctx context.Context, n int, call func(ctx context.Context, i int) error) error {
@@ -105,16 +132,24 @@ func each(ctx context.Context, n int, call func(ctx context.Context, i int) erro
 	return context.Cause(ctx)
 }
 
-// createNodes creates ready nodes, and the chart's classes.
-func (c *controlPlane) createNodes(ctx context.Context) error {
+// classes are the chart's.
+func classes() (out []*resourceapi.DeviceClass) {
 	name := "nvidia.com/gpu"
 	for class, spec := range map[string]resourceapi.DeviceClassSpec{
 		"gpu.nvidia.com":         {ExtendedResourceName: &name, Selectors: selectors("%s.type == 'gpu'")},
 		"mig-1g.10gb.nvidia.com": {Selectors: selectors("%[1]s.type == 'mig' && %[1]s.profile == '1g.10gb'")},
+		"mig-3g.40gb.nvidia.com": {Selectors: selectors("%[1]s.type == 'mig' && %[1]s.profile == '3g.40gb'")},
 		"nvlink.gpu.nvidia.com":  {Selectors: selectors("%s.type == 'nvlink-group'")},
 	} {
-		object := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: spec}
-		if _, err := c.client.ResourceV1().DeviceClasses().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		out = append(out, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: spec})
+	}
+	return out
+}
+
+// createNodes creates ready nodes, and the classes.
+func (c *controlPlane) createNodes(ctx context.Context) error {
+	for _, class := range classes() {
+		if _, err := c.client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -149,7 +184,7 @@ func (c *controlPlane) publish(ctx context.Context, s setting) ([][]*resourceapi
 		if err != nil {
 			return err
 		}
-		if nodes[i], err = s.slicesOf(nodeName(i), scanned); err != nil {
+		if nodes[i], err = s.of(i, c.cut).slicesOf(nodeName(i), scanned); err != nil {
 			return err
 		}
 		for _, slice := range nodes[i] {

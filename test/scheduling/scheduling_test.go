@@ -18,22 +18,50 @@ func TestSettings_PublishedDevices_ServeTheirWorkloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range settings {
-		published, err := s.slicesOf("n", scanned)
-		if err != nil {
-			t.Fatalf("%s: %v", s.name, err)
-		}
-		if n := len(devicesOf(published, isWhole)); n != 8 {
-			t.Errorf("%s: %d whole GPUs, want 8", s.name, n)
-		}
-		for _, name := range s.workloads {
-			for _, w := range workloads {
-				if w.name == name && len(devicesOf(published, w.uses)) < 8 {
-					t.Errorf("%s: no devices to hold for %q", s.name, name)
+		for _, percentage := range []int{0, 100} {
+			if percentage > 0 && s.some == nil {
+				continue
+			}
+			d := s.of(0, percentage)
+			published, err := d.slicesOf("n", scanned)
+			if err != nil {
+				t.Fatalf("%s: %v", s.name, err)
+			}
+			if n := len(devicesOf(published, isWhole)); n != 8 {
+				t.Errorf("%s: %d whole GPUs, want 8", s.name, n)
+			}
+			if (d.plain || d.noMonitors) && len(published) != 1 {
+				t.Errorf("%s: nodes have %d slices, want 1", s.name, len(published))
+			}
+			if percentage == 0 && s.some != nil {
+				continue // The other nodes serve its workloads.
+			}
+			for _, name := range s.workloads {
+				for _, w := range workloads {
+					if w.name == name && (len(devicesOf(published, w.uses)) < 8 || !w.servedBy(published)) {
+						t.Errorf("%s: no devices to hold for %q", s.name, name)
+					}
 				}
 			}
 		}
-		if (s.plain || s.noMonitors) && len(published) != 1 {
-			t.Errorf("%s: nodes have %d slices, want 1", s.name, len(published))
+	}
+}
+
+// TestSettings_PartOfTheNodes_HaveOtherDevices checks the number of these nodes and that they are spread.
+func TestSettings_PartOfTheNodes_HaveOtherDevices(t *testing.T) {
+	s := setting{devices: onlyGPUs, some: &devices{plain: true}}
+	for _, test := range []struct{ nodes, percentage, want int }{{100, 0, 0}, {100, 10, 10}, {400, 5, 20}, {20, 5, 1}, {50, 100, 50}} {
+		total, half := 0, 0
+		for node := range test.nodes {
+			if s.of(node, test.percentage).plain {
+				total++
+				if node < test.nodes/2 {
+					half++
+				}
+			}
+		}
+		if total != test.want || half != test.want/2 {
+			t.Errorf("%d %% of %d nodes are %d, %d in the first half, want %d and %d", test.percentage, test.nodes, total, half, test.want, test.want/2)
 		}
 	}
 }

@@ -26,19 +26,19 @@ type workload struct {
 	// request is nil for an extended resource.
 	request  *resourceapi.ExactDeviceRequest
 	together bool // its GPUs must have one nvlinkGroup
-	// uses selects the devices that claims hold on a used node; each could serve so many pods, or is one of a group.
-	uses      func(resourceapi.Device) bool
-	pods, per int
+	// uses selects the devices that claims hold on a used node; each could serve so many pods, or is one of a group. Nodes
+	// without a device that it needs serve no such pod. A nil needs is equal to uses.
+	uses, needs func(resourceapi.Device) bool
+	pods, per   int
 }
 
 var workloads = []workload{
-	{name: "whole", uses: isWhole, pods: 1, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 1}},
-	{name: "1g", uses: isSmallest, pods: 1, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-1g.10gb.nvidia.com", Count: 1}},
-	{name: "share", uses: isWhole, pods: 7, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 1,
-		Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}}},
-	{name: "group", uses: isWhole, pods: 1, per: 4, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "nvlink.gpu.nvidia.com", Count: 1,
-		Selectors: selectors("%s.gpuCount == 4")}},
-	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 4}},
+	{name: "whole", uses: isWhole, pods: 1, per: 1, request: request("gpu.nvidia.com", 1)},
+	{name: "1g", uses: isSmallest, pods: 1, per: 1, request: request("mig-1g.10gb.nvidia.com", 1)},
+	{name: "3g", uses: isLarger, pods: 1, per: 1, request: request("mig-3g.40gb.nvidia.com", 1)},
+	{name: "share", uses: isShareable, pods: 7, per: 1, request: share("10Gi")},
+	{name: "group", uses: isWhole, needs: isGroup, pods: 1, per: 4, request: request("nvlink.gpu.nvidia.com", 1, selectors("%s.gpuCount == 4")...)},
+	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: request("gpu.nvidia.com", 4)},
 	{name: "extended", uses: isWhole, pods: 1, per: 1},
 }
 
@@ -49,6 +49,18 @@ type use struct {
 }
 
 var uses = []use{{"empty", 0}, {"half", 50}, {"95 %", 95}}
+
+func request(class string, count int64, selectors ...resourceapi.DeviceSelector) *resourceapi.ExactDeviceRequest {
+	return &resourceapi.ExactDeviceRequest{
+		DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count, Selectors: selectors}
+}
+
+// share returns a request for a part of a GPU's memory. Without the selector, the scheduler could allocate an exclusive GPU.
+func share(memory string) *resourceapi.ExactDeviceRequest {
+	r := request("gpu.nvidia.com", 1, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: "device.allowMultipleAllocations"}})
+	r.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
+	return r
+}
 
 // held returns the number of devices that claims hold on a node, out of so many. Single devices are taken from all
 // nodes alike. If a pod needs several, nodes are taken as a whole, or by halves.
@@ -61,6 +73,15 @@ func (w workload) held(u use, node, nodes, devices int) int {
 	}
 	total := u.percentage * nodes * devices / 100 / step
 	return (total*(node+1)/nodes - total*node/nodes) * step
+}
+
+// servedBy reports whether a node can serve the pods.
+func (w workload) servedBy(published []*resourceapi.ResourceSlice) bool {
+	needs := w.needs
+	if needs == nil {
+		needs = w.uses
+	}
+	return len(devicesOf(published, needs)) > 0
 }
 
 func (w workload) claim(name string) *resourceapi.ResourceClaim {
@@ -93,7 +114,10 @@ func (w workload) pod(name string) *corev1.Pod {
 func (c *controlPlane) hold(ctx context.Context, w workload, u use, published [][]*resourceapi.ResourceSlice) (free int, err error) {
 	left := make([]int, c.nodes)
 	err = each(ctx, c.nodes, func(ctx context.Context, i int) error {
-		devices := devicesOf(published[i], w.uses)
+		var devices []resourceapi.Device
+		if w.servedBy(published[i]) {
+			devices = devicesOf(published[i], w.uses)
+		}
 		n := w.held(u, i, c.nodes, len(devices))
 		left[i] = len(devices) - n
 		// A claim has at most 32 devices.
@@ -114,7 +138,7 @@ func (c *controlPlane) hold(ctx context.Context, w workload, u use, published []
 func (c *controlPlane) holdOnNode(ctx context.Context, node, name, pool string, devices []resourceapi.Device) error {
 	claims := c.client.ResourceV1().ResourceClaims(namespace)
 	count := int64(len(devices))
-	claim, err := claims.Create(ctx, workload{request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: count}}.claim(name), metav1.CreateOptions{})
+	claim, err := claims.Create(ctx, workload{request: request("gpu.nvidia.com", count)}.claim(name), metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
