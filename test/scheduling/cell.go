@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/test/bench/table"
 )
@@ -20,10 +21,12 @@ import (
 // result is a cell: pods of one workload in a cluster in one state.
 type result struct {
 	setting, workload, used string
-	wanted, bound           int
-	span, p99, cpuPerPod    time.Duration
-	megabytes               int
-	start                   time.Duration
+	// like is the workload of the plain cluster to compare with, if it has another name there.
+	like                      string
+	wanted, bound             int
+	span, p50, p99, cpuPerPod time.Duration
+	megabytes                 int
+	start                     time.Duration
 }
 
 // rate is in pods per second.
@@ -41,29 +44,48 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// crowd is a number of pods of a workload, of which some wait for the scheduler at a time.
-type crowd struct {
-	*controlPlane
+// arrival is a pod of a workload, and the names of the pods that leave when it arrives.
+type arrival struct {
+	name     string
 	workload workload
-	prefix   string
-	pods     int
+	leave    []string
 }
 
-func (c crowd) name(i int) string { return fmt.Sprintf("%s-%d", c.prefix, i) }
-
-// bind creates the pods, and returns the sorted times from creation to the binding that the API server reports, of the
-// pods that the scheduler bound within the limit. The span ends with the last of them.
-func (c crowd) bind(ctx context.Context, limit time.Duration) (waits []time.Duration, span time.Duration, err error) {
-	pods := c.client.CoreV1().Pods(namespace)
-	if c.workload.request != nil {
-		err := each(ctx, c.pods, func(ctx context.Context, i int) error {
-			_, err := c.client.ResourceV1().ResourceClaims(namespace).Create(ctx, c.workload.claim(c.name(i)), metav1.CreateOptions{})
-			return err
-		})
-		if err != nil {
-			return nil, 0, err
-		}
+// alike returns a number of pods of a workload.
+func alike(prefix string, w workload, n int) []arrival {
+	out := make([]arrival, n)
+	for i := range out {
+		out[i] = arrival{name: fmt.Sprintf("%s-%d", prefix, i), workload: w}
 	}
+	return out
+}
+
+// binding is a pod that the scheduler bound, and the time from its creation to the binding that the API server reports.
+type binding struct {
+	pod  string
+	wait time.Duration
+}
+
+// with adds the figures of bindings, for which the scheduler needed so long.
+func (r result) with(bindings []binding, span time.Duration) result {
+	waits := make([]time.Duration, len(bindings))
+	for i, b := range bindings {
+		waits[i] = b.wait
+	}
+	if r.bound, r.span = len(bindings), span; r.bound > 0 {
+		slices.Sort(waits)
+		r.p50, r.p99 = table.Quantile(waits, 0.5), table.Quantile(waits, 0.99)
+	}
+	return r
+}
+
+// bind creates the pods in order, of which some wait for the scheduler at a time, and returns those that the scheduler
+// bound within the limit. The span ends with the last of them. A pod that must leave and is not bound yet leaves when it is.
+func (c *controlPlane) bind(ctx context.Context, arrivals []arrival, limit time.Duration) (bindings []binding, span time.Duration, err error) {
+	if err := each(ctx, len(arrivals), func(ctx context.Context, i int) error { return c.createClaim(ctx, arrivals[i]) }); err != nil {
+		return nil, 0, err
+	}
+	pods := c.client.CoreV1().Pods(namespace)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	list, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
@@ -76,29 +98,46 @@ func (c crowd) bind(ctx context.Context, limit time.Duration) (waits []time.Dura
 	}
 	defer watched.Stop()
 	events := watched.ResultChan()
-	begin, created := time.Now(), map[string]time.Time{}
-	failed, next := make(chan error, c.pods), 0
+	requests := len(arrivals)
+	for _, a := range arrivals {
+		requests += len(a.leave)
+	}
+	failed := make(chan error, requests)
+	send := func(request func() error) { go func() { failed <- request() }() }
+	remove := func(name string) { send(func() error { return c.remove(ctx, name) }) }
+	type waiting struct {
+		since   time.Time
+		leaving bool
+	}
+	queue, next := map[string]*waiting{}, 0
 	create := func() {
-		if next == c.pods {
+		if next == len(arrivals) {
 			return
 		}
-		name := c.name(next)
+		a := arrivals[next]
 		next++
-		created[name] = time.Now()
-		go func() {
-			_, err := pods.Create(ctx, c.workload.pod(name), metav1.CreateOptions{})
-			failed <- err
-		}()
+		for _, name := range a.leave {
+			if w := queue[name]; w != nil {
+				w.leaving = true
+			} else {
+				remove(name)
+			}
+		}
+		queue[a.name] = &waiting{since: time.Now()}
+		send(func() error {
+			_, err := pods.Create(ctx, a.workload.pod(a.name), metav1.CreateOptions{})
+			return err
+		})
 	}
+	began := time.Now()
 	for range c.waiting {
 		create()
 	}
-	for len(waits) < c.pods {
+	for len(bindings) < len(arrivals) {
 		select {
 		case <-ctx.Done():
-			slices.Sort(waits)
 			if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-				return waits, span, nil
+				return bindings, span, nil
 			}
 			return nil, 0, context.Cause(ctx)
 		case err := <-failed:
@@ -117,15 +156,41 @@ func (c crowd) bind(ctx context.Context, limit time.Duration) (waits []time.Dura
 			if !ok || pod.Spec.NodeName == "" {
 				continue
 			}
-			if at, ours := created[pod.Name]; ours {
-				delete(created, pod.Name)
-				waits, span = append(waits, time.Since(at)), time.Since(begin)
+			if w := queue[pod.Name]; w != nil {
+				delete(queue, pod.Name)
+				bindings, span = append(bindings, binding{pod.Name, time.Since(w.since)}), time.Since(began)
+				if w.leaving {
+					remove(pod.Name)
+				}
 				create()
 			}
 		}
 	}
-	slices.Sort(waits)
-	return waits, span, nil
+	return bindings, span, nil
+}
+
+// createClaim creates the claim of a pod that needs one.
+func (c *controlPlane) createClaim(ctx context.Context, a arrival) error {
+	if a.workload.request == nil {
+		return nil
+	}
+	_, err := c.client.ResourceV1().ResourceClaims(namespace).Create(ctx, a.workload.claim(a.name), metav1.CreateOptions{})
+	return err
+}
+
+// remove deletes a pod and its claim, whose devices are free then. It removes the `finalizers` of the scheduler, as a
+// controller would.
+func (c *controlPlane) remove(ctx context.Context, name string) error {
+	now := int64(0)
+	if err := c.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		return ignoreNotFound(err)
+	}
+	claims := c.client.ResourceV1().ResourceClaims(namespace)
+	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return ignoreNotFound(err)
+	}
+	_, err := claims.Patch(ctx, name, types.MergePatchType, withoutFinalizers, metav1.PatchOptions{})
+	return ignoreNotFound(err)
 }
 
 // measure fills the cluster, and measures the scheduler while it binds pods.
@@ -136,43 +201,47 @@ func (b *bench) measure(ctx context.Context, scheduler *process, r result, w wor
 		}
 	}
 	fit := free * w.pods / w.per
-	warm := crowd{b.controlPlane, w, "warm", min(2, fit/2)}
+	warm := min(2, fit/2)
+	r, _, err := b.observe(ctx, scheduler, r, alike("warm", w, warm), alike("pod", w, min(b.pods, fit-warm)))
+	return r, err
+}
+
+// observe measures the scheduler while it binds pods.
+func (b *bench) observe(ctx context.Context, scheduler *process, r result, warm, arrivals []arrival) (result, []binding, error) {
 	// The scheduler's caches follow the changes of slices and claims before it binds these.
-	if waits, _, err := warm.bind(ctx, time.Minute); err != nil || len(waits) < warm.pods {
-		return r, errors.Join(err, fmt.Errorf("the scheduler bound %d of the first %d pods", len(waits), warm.pods))
+	if bindings, _, err := b.bind(ctx, warm, time.Minute); err != nil || len(bindings) < len(warm) {
+		return r, nil, errors.Join(err, fmt.Errorf("the scheduler bound %d of the first %d pods", len(bindings), len(warm)))
 	}
-	r.wanted = min(b.pods, fit-warm.pods)
+	r.wanted = len(arrivals)
 	before, err := scheduler.cpu()
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
-	waits, span, err := crowd{b.controlPlane, w, "pod", r.wanted}.bind(ctx, b.limit)
+	bindings, span, err := b.bind(ctx, arrivals, b.limit)
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	after, err := scheduler.cpu()
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	r.megabytes, err = scheduler.megabytes()
-	if r.bound, r.span = len(waits), span; r.bound > 0 {
-		r.p99, r.cpuPerPod = table.Quantile(waits, 0.99), (after-before)/time.Duration(r.bound)
+	if r = r.with(bindings, span); r.bound > 0 {
+		r.cpuPerPod = (after - before) / time.Duration(r.bound)
 	}
-	return r, err
+	return r, bindings, err
 }
 
 // addUnsatisfiable creates pods that ask for nine GPUs of a node.
 func (b *bench) addUnsatisfiable(ctx context.Context) error {
 	nine := workloads[0]
-	request := *nine.request
-	request.Count = 9
-	nine.request = &request
-	return each(ctx, b.unsatisfiable, func(ctx context.Context, i int) error {
-		name := fmt.Sprintf("nine-%d", i)
-		if _, err := b.client.ResourceV1().ResourceClaims(namespace).Create(ctx, nine.claim(name), metav1.CreateOptions{}); err != nil {
+	nine.request = request("gpu.nvidia.com", 9)
+	pods := alike("nine", nine, b.unsatisfiable)
+	return each(ctx, len(pods), func(ctx context.Context, i int) error {
+		if err := b.createClaim(ctx, pods[i]); err != nil {
 			return err
 		}
-		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, nine.pod(name), metav1.CreateOptions{})
+		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, nine.pod(pods[i].name), metav1.CreateOptions{})
 		return err
 	})
 }

@@ -129,7 +129,7 @@ func (c *controlPlane) until(ctx context.Context, what string, condition func() 
 
 // startScheduler starts a scheduler with the default profile. Its default limit of 50 requests a second is raised,
 // because that would be the limit of plain devices.
-func (c *controlPlane) startScheduler() (*process, error) {
+func (c *controlPlane) startScheduler(args ...string) (*process, error) {
 	kubeconfig := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: bench, cluster: {server: "https://127.0.0.1:%d", certificate-authority: %q}}]
@@ -149,6 +149,6 @@ parallelism: %d
 			return nil, err
 		}
 	}
-	return startProcess(c.cancel, c.dir, c.programs["kube-scheduler"], "--config="+c.file("scheduler.yaml"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.schedulerPort))
+	args = append(args, "--config="+c.file("scheduler.yaml"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.schedulerPort))
+	return startProcess(c.cancel, c.dir, c.programs["kube-scheduler"], args...)
 }

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,7 +26,8 @@ import (
 
 type options struct {
 	nodes, pods, waiting, unsatisfiable int
-	percentage, parallelism, cut        int
+	percentage, parallelism, cut, level int
+	seed                                uint64
 	limit                               time.Duration
 	settings, workloads, uses           string
 	onenode, kubernetes                 string
@@ -43,9 +45,11 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.IntVar(&o.percentage, "percentage", 0, "percentageOfNodesToScore of the scheduler")
 	flags.IntVar(&o.parallelism, "parallelism", 16, "parallelism of the scheduler")
 	flags.IntVar(&o.cut, "cut", 10, "percentage of the nodes that publish more than GPUs, for settings with other devices on some nodes")
+	flags.IntVar(&o.level, "level", 50, "percentage of the GPUs that the pods of the mixed cluster use")
+	flags.Uint64Var(&o.seed, "seed", 1, "selects the order of the mixed cluster's pods")
 	flags.DurationVar(&o.limit, "limit", 5*time.Second, "the longest time of a cell; pods bound by then count")
 	flags.StringVar(&o.settings, "settings", "plain,all,1g,auto,auto-1g,whole,gpus,some-all,some-1g", "published devices")
-	flags.StringVar(&o.workloads, "workloads", "whole,1g,share,group,four,extended", "kinds of pods")
+	flags.StringVar(&o.workloads, "workloads", "whole,1g,share,group,four,extended", "kinds of pods; mixed for all of them, arriving and leaving")
 	flags.StringVar(&o.uses, "used", "empty,half,95", "devices that claims hold before")
 	flags.StringVar(&o.onenode, "onenode", "bin/onenode", "program that knows where Kubernetes is")
 	flags.StringVar(&o.kubernetes, "kubernetes", "v1.37.1", "version of Kubernetes")
@@ -54,6 +58,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	}
 	if o.nodes < 20 {
 		return errors.New("-nodes: 20 or more are necessary, so that a group of GPUs is free in a cluster of which 95 % is used")
+	}
+	if o.cut < 0 || o.cut > 100 || o.level < 1 || o.level > 100 {
+		return errors.New("-cut and -level are percentages, and -level is at least 1")
 	}
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "bench-scheduling-")
@@ -115,14 +122,19 @@ func (b *bench) with(ctx context.Context, s setting) error {
 		return fmt.Errorf("publish: %w", err)
 	}
 	// The first pod of a scheduler is bound once it has read all slices.
-	began, first := time.Now(), crowd{b.controlPlane, workloads[0], "first", 1}
-	scheduler, err := b.startScheduler()
+	began := time.Now()
+	var args []string
+	mix := selected(b.workloads, mixed) && slices.Contains(s.workloads, mixed)
+	if mix {
+		args = []string{"--v=3"} // attemptsIn reads these lines.
+	}
+	scheduler, err := b.startScheduler(args...)
 	if err != nil {
 		return err
 	}
 	defer scheduler.stop()
-	waits, _, err := first.bind(ctx, time.Minute)
-	if err != nil || len(waits) == 0 {
+	bindings, _, err := b.bind(ctx, alike("first", workloads[0], 1), time.Minute)
+	if err != nil || len(bindings) == 0 {
 		return errors.Join(err, fmt.Errorf("the scheduler bound no pod in a minute: %s", scheduler.tail()))
 	}
 	started := time.Since(began)
@@ -137,15 +149,34 @@ func (b *bench) with(ctx context.Context, s setting) error {
 			if !selected(b.uses, u.name) {
 				continue
 			}
-			r, err := b.cell(ctx, scheduler, result{setting: s.name, workload: w.name, used: u.name, start: started}, w, u, published)
+			r := result{setting: s.name, workload: w.name, used: u.name, start: started}
+			if w.name == "group" {
+				r.like = w.instead // A group of plain devices is four by an attribute.
+			}
+			r, err := b.cell(ctx, scheduler, r, w, u, published)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w.name, u.name, err)
 			}
-			b.results = append(b.results, r)
-			fmt.Fprintf(b.log, "%-8s %-8s %-6s %3d of %3d pods, %.1f a second\n", r.setting, r.workload, r.used, r.bound, r.wanted, r.rate())
+			b.add(r)
 		}
 	}
+	if !mix {
+		return nil
+	}
+	r := result{setting: s.name, workload: mixed, used: fmt.Sprintf("%d %%", b.level), start: started}
+	all, err := b.mixed(ctx, scheduler, r, s, published)
+	if err != nil {
+		return fmt.Errorf("%s: %w", mixed, err)
+	}
+	b.add(all...)
 	return nil
+}
+
+func (b *bench) add(results ...result) {
+	for _, r := range results {
+		b.results = append(b.results, r)
+		fmt.Fprintf(b.log, "%-10s %-12s %-6s %4d of %4d pods, %.1f a second\n", r.setting, r.workload, r.used, r.bound, r.wanted, r.rate())
+	}
 }
 
 func (b *bench) cell(ctx context.Context, scheduler *process, r result, w workload, u use, published [][]*resourceapi.ResourceSlice) (result, error) {
@@ -157,33 +188,39 @@ func (b *bench) cell(ctx context.Context, scheduler *process, r result, w worklo
 	return r, errors.Join(err, b.clean(ctx))
 }
 
-// format returns the table. A group of plain devices is four by an attribute.
+// format returns the table. A kind of pods of the mixed cluster has no CPU time and memory of its own.
 func (b *bench) format() string {
-	plain := map[string]float64{}
+	plain := map[string]result{}
 	for _, r := range b.results {
 		if r.setting == settings[0].name {
-			plain[r.workload+r.used] = r.rate()
+			plain[r.workload+r.used] = r
 		}
 	}
 	var t table.Table
-	t.Row("devices", "pods ask for", "used", "pods", "pods/s", "of plain", "p99", "CPU per pod", "memory", "start")
+	t.Row("devices", "pods ask for", "used", "pods", "pods/s", "of plain", "p50", "p99", "CPU per pod", "memory", "start")
 	for _, r := range b.results {
-		key, ratio, p99, perPod := r.workload+r.used, "-", "-", "-"
+		of := plain[cmp.Or(r.like, r.workload)+r.used]
+		ratio, p50, p99, perPod, memory, start := "-", "-", "-", "-", "-", "-"
 		if r.bound > 0 {
-			p99, perPod = r.p99.Round(time.Millisecond).String(), fmt.Sprintf("%.1f ms", float64(r.cpuPerPod.Microseconds())/1000)
+			p50, p99 = r.p50.Round(time.Millisecond).String(), r.p99.Round(time.Millisecond).String()
 		}
 		if r.bound < r.wanted {
 			p99 = "> " + p99 // Pods that still wait do not count.
 		}
-		if r.workload == "group" {
-			key = "four" + r.used
+		if r.cpuPerPod > 0 {
+			perPod = fmt.Sprintf("%.1f ms", float64(r.cpuPerPod.Microseconds())/1000)
+			if of.cpuPerPod > 0 {
+				perPod += fmt.Sprintf(", %.1f x", float64(r.cpuPerPod)/float64(of.cpuPerPod))
+			}
 		}
-		if plain[key] > 0 {
-			ratio = fmt.Sprintf("%.2f", r.rate()/plain[key])
+		if r.megabytes > 0 {
+			memory, start = fmt.Sprintf("%d MB", r.megabytes), fmt.Sprintf("%.1f s", r.start.Seconds())
+		}
+		if of.rate() > 0 {
+			ratio = fmt.Sprintf("%.2f", r.rate()/of.rate())
 		}
 		t.Row(r.setting, r.workload, r.used, fmt.Sprintf("%d/%d", r.bound, r.wanted), fmt.Sprintf("%.1f", r.rate()), ratio,
-			p99, perPod,
-			fmt.Sprintf("%d MB", r.megabytes), fmt.Sprintf("%.1f s", r.start.Seconds()))
+			p50, p99, perPod, memory, start)
 	}
-	return t.Format(120)
+	return t.Format(132)
 }

@@ -20,8 +20,10 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// board is the model of all nodes.
-const board = "hgx-h100"
+const (
+	board      = "hgx-h100" // the model of all nodes
+	gpusOfNode = 8
+)
 
 // devices is a way to publish a node's GPUs.
 type devices struct {
@@ -34,33 +36,69 @@ type devices struct {
 type setting struct {
 	name string
 	devices
-	// some replaces the devices on a part of the nodes (-cut). It is nil if all nodes are alike.
-	some      *devices
+	some      []part   // of the nodes, with other devices
 	workloads []string // that these devices can serve
+}
+
+// part is a part of the nodes: so many times the percentage of the flag -cut.
+type part struct {
+	times int
+	devices
 }
 
 // onlyGPUs are eight exclusive GPUs as the driver publishes them, and nothing else.
 var onlyGPUs = devices{file: "publish: [{profiles: None, groups: None, shareable: None}]", noMonitors: true}
 
+var (
+	// cut are the partitions and shares that the mixed cluster's pods ask for, and linked the groups. A group needs half of a
+	// node to be free, so more nodes must have them.
+	cut    = devices{file: "publish: [{profiles: [1g.10gb, 3g.40gb], groups: None, shareable: GPUs}]"}
+	linked = devices{file: "publish: [{profiles: None, shareable: None}]", noMonitors: true}
+)
+
 var settings = []setting{
-	{name: "plain", devices: devices{plain: true}, workloads: []string{"whole", "four", "extended"}},
+	{name: "plain", devices: devices{plain: true}, workloads: []string{"whole", "four", "extended", "mixed"}},
 	{name: "all", workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
 	{name: "1g", devices: devices{file: "publish: [{profiles: [1g.10gb], shareable: None}]"}, workloads: []string{"whole", "1g"}},
 	{name: "auto", devices: devices{file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"}, workloads: []string{"whole", "four", "extended"}},
 	{name: "auto-1g", devices: devices{file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"}, workloads: []string{"whole", "1g"}},
 	{name: "whole", devices: devices{file: "publish: [{profiles: None, shareable: None}]"}, workloads: []string{"whole", "group", "four", "extended"}},
 	{name: "gpus", devices: onlyGPUs, workloads: []string{"whole", "four", "extended"}},
-	{name: "some-all", devices: onlyGPUs, some: &devices{}, workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
-	{name: "some-1g", devices: onlyGPUs, some: &devices{file: "publish: [{profiles: [1g.10gb], groups: None, shareable: GPUs}]"},
+	{name: "some-all", devices: onlyGPUs, some: []part{{times: 1}}, workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
+	{name: "some-1g", devices: onlyGPUs, some: []part{{1, devices{file: "publish: [{profiles: [1g.10gb], groups: None, shareable: GPUs}]"}}},
 		workloads: []string{"whole", "1g", "share", "four", "extended"}},
+	{name: "auto-mixed", devices: devices{file: "publish: [{profiles: [Auto, 1g.10gb, 3g.40gb]}]"},
+		workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended", "mixed"}},
+	{name: "some-cut", devices: onlyGPUs, some: []part{{1, cut}}, workloads: []string{"whole", "1g", "3g", "share", "four", "extended", "mixed"}},
+	{name: "some-mixed", devices: onlyGPUs, some: []part{{1, cut}, {3, linked}},
+		workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended", "mixed"}},
 }
 
-// of returns the devices of a node. The nodes with other devices are spread over the cluster.
+// of returns the devices of a node. Each part is spread over the cluster.
 func (s setting) of(node, percentage int) devices {
-	if s.some != nil && (node+1)*percentage/100 > node*percentage/100 {
-		return *s.some
+	times := 0
+	for _, p := range s.some {
+		times += p.times
+	}
+	all := min(100, times*percentage)
+	if before := node * all / 100; (node+1)*all/100 > before {
+		at := before % times
+		for _, p := range s.some {
+			if at -= p.times; at < 0 {
+				return p.devices
+			}
+		}
 	}
 	return s.devices
+}
+
+// serving returns the workload of a pod whose user wants a kind of devices.
+func (s setting) serving(kind string) workload {
+	w := workloadNamed(kind)
+	if !slices.Contains(s.workloads, kind) {
+		w = workloadNamed(w.instead)
+	}
+	return w
 }
 
 func nodeName(node int) string { return fmt.Sprintf("node-%03d", node) }

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -30,16 +31,26 @@ type workload struct {
 	// without a device that it needs serve no such pod. A nil needs is equal to uses.
 	uses, needs func(resourceapi.Device) bool
 	pods, per   int
+	// gpus is the part of the cluster's GPUs that a pod takes. instead is the workload that takes the pod's place in a cluster
+	// without the devices.
+	gpus    float64
+	instead string
 }
 
 var workloads = []workload{
-	{name: "whole", uses: isWhole, pods: 1, per: 1, request: request("gpu.nvidia.com", 1)},
-	{name: "1g", uses: isSmallest, pods: 1, per: 1, request: request("mig-1g.10gb.nvidia.com", 1)},
-	{name: "3g", uses: isLarger, pods: 1, per: 1, request: request("mig-3g.40gb.nvidia.com", 1)},
-	{name: "share", uses: isShareable, pods: 7, per: 1, request: share("10Gi")},
-	{name: "group", uses: isWhole, needs: isGroup, pods: 1, per: 4, request: request("nvlink.gpu.nvidia.com", 1, selectors("%s.gpuCount == 4")...)},
-	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: request("gpu.nvidia.com", 4)},
-	{name: "extended", uses: isWhole, pods: 1, per: 1},
+	{name: "whole", uses: isWhole, pods: 1, per: 1, request: request("gpu.nvidia.com", 1), gpus: 1},
+	{name: "1g", uses: isSmallest, pods: 1, per: 1, request: request("mig-1g.10gb.nvidia.com", 1), gpus: 1. / 7, instead: "whole"},
+	{name: "3g", uses: isLarger, pods: 1, per: 1, request: request("mig-3g.40gb.nvidia.com", 1), gpus: 1. / 2, instead: "whole"},
+	{name: "share", uses: isShareable, pods: 7, per: 1, request: share("10Gi"), gpus: 1. / 7, instead: "whole"},
+	{name: "group", uses: isWhole, needs: isGroup, pods: 1, per: 4, gpus: 4, instead: "four",
+		request: request("nvlink.gpu.nvidia.com", 1, selectors("%s.gpuCount == 4")...)},
+	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: request("gpu.nvidia.com", 4), gpus: 4},
+	{name: "extended", uses: isWhole, pods: 1, per: 1, gpus: 1},
+}
+
+// workloadNamed returns a workload of the table.
+func workloadNamed(name string) workload {
+	return workloads[slices.IndexFunc(workloads, func(w workload) bool { return w.name == name })]
 }
 
 // use is the part of the devices that claims hold before the pods come.
@@ -109,39 +120,43 @@ func (w workload) pod(name string) *corev1.Pod {
 	return pod
 }
 
+// taken returns the devices of each node that claims hold, and the number of devices that stay free in the cluster. Nodes
+// that do not serve the pods do not count.
+func (w workload) taken(u use, published [][]*resourceapi.ResourceSlice) (taken [][]resourceapi.Device, free int) {
+	taken = make([][]resourceapi.Device, len(published))
+	var serving []int
+	for i := range published {
+		if w.servedBy(published[i]) {
+			taken[i] = devicesOf(published[i], w.uses)
+			serving = append(serving, i)
+		}
+	}
+	for k, i := range serving {
+		n := w.held(u, k, len(serving), len(taken[i]))
+		free += len(taken[i]) - n
+		taken[i] = taken[i][:n]
+	}
+	return taken, free
+}
+
 // hold creates allocated claims of that many devices, as the scheduler would, and returns the number of devices that
 // stay free in the cluster.
 func (c *controlPlane) hold(ctx context.Context, w workload, u use, published [][]*resourceapi.ResourceSlice) (free int, err error) {
-	left := make([]int, c.nodes)
-	err = each(ctx, c.nodes, func(ctx context.Context, i int) error {
-		var devices []resourceapi.Device
-		if w.servedBy(published[i]) {
-			devices = devicesOf(published[i], w.uses)
-		}
-		n := w.held(u, i, c.nodes, len(devices))
-		left[i] = len(devices) - n
+	taken, free := w.taken(u, published)
+	return free, each(ctx, c.nodes, func(ctx context.Context, i int) error {
 		// A claim has at most 32 devices.
-		for k := 0; k < n; k += resourceapi.AllocationResultsMaxSize {
-			part := devices[k:min(n, k+resourceapi.AllocationResultsMaxSize)]
+		for k := 0; k < len(taken[i]); k += resourceapi.AllocationResultsMaxSize {
+			part := taken[i][k:min(len(taken[i]), k+resourceapi.AllocationResultsMaxSize)]
 			if err := c.holdOnNode(ctx, nodeName(i), fmt.Sprintf("held-%d-%d", i, k), published[i][0].Spec.Pool.Name, part); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	for _, n := range left {
-		free += n
-	}
-	return free, err
 }
 
 func (c *controlPlane) holdOnNode(ctx context.Context, node, name, pool string, devices []resourceapi.Device) error {
-	claims := c.client.ResourceV1().ResourceClaims(namespace)
-	count := int64(len(devices))
-	claim, err := claims.Create(ctx, workload{request: request("gpu.nvidia.com", count)}.claim(name), metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
+	claim := workload{request: request("gpu.nvidia.com", int64(len(devices)))}.claim(name)
 	var results []resourceapi.DeviceRequestAllocationResult
 	for _, d := range devices {
 		r := resourceapi.DeviceRequestAllocationResult{Request: unit, Driver: "gpu.nvidia.com", Pool: pool, Device: d.Name}
@@ -163,9 +178,22 @@ func (c *controlPlane) holdOnNode(ctx context.Context, node, name, pool string, 
 			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
 		}}}},
 	}
-	_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	return c.createAllocated(ctx, claim)
+}
+
+// createAllocated creates a claim with its status.
+func (c *controlPlane) createAllocated(ctx context.Context, claim *resourceapi.ResourceClaim) error {
+	claims := c.client.ResourceV1().ResourceClaims(namespace)
+	created, err := claims.Create(ctx, claim, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	created.Status = claim.Status
+	_, err = claims.UpdateStatus(ctx, created, metav1.UpdateOptions{})
 	return err
 }
+
+var withoutFinalizers = []byte(`{"metadata":{"finalizers":null}}`)
 
 // clean deletes all pods and claims. It removes the `finalizers` of the scheduler, as a controller would.
 func (c *controlPlane) clean(ctx context.Context) error {
@@ -183,7 +211,7 @@ func (c *controlPlane) clean(ctx context.Context) error {
 			return err
 		}
 		err = each(ctx, len(left.Items), func(ctx context.Context, i int) error {
-			_, err := claims.Patch(ctx, left.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := claims.Patch(ctx, left.Items[i].Name, types.MergePatchType, withoutFinalizers, metav1.PatchOptions{})
 			return ignoreNotFound(err)
 		})
 		if err != nil {
