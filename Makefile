@@ -136,9 +136,8 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/gpu/sampler ./pkg/show/metrics ./pkg/gpu/inventory
 
 .PHONY: bench-scheduling
-bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; FLAGS="-nodes 500" for others
-	@CGO_ENABLED=0 go -C test build -trimpath -o $(BIN)/bench-scheduling ./scheduling
-	@$(BIN)/bench-scheduling -onenode $(BIN)/onenode -kubernetes $(KUBERNETES) $(FLAGS)
+bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; RUN="mixed 1.36" or FLAGS="-nodes 500"
+	@hack/bench-scheduling.sh $(KUBERNETES) "$(RUN)" $(FLAGS)
 
 .PHONY: bench-packing
 bench-packing: ## How well partitions pack, and what stays whole, beside other orders and policies: tables, and a plot in dist/

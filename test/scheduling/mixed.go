@@ -89,12 +89,12 @@ func churn(seed uint64, gpus float64, n int, serving func(kind string) workload)
 // the kinds.
 func (b *bench) mixed(ctx context.Context, scheduler *process, r result, s setting, published [][]*resourceapi.ResourceSlice) ([]result, error) {
 	residents, arrivals := churn(b.seed, float64(gpusOfNode*b.nodes*b.level)/100, b.pods, s.serving)
-	placed, err := b.settle(ctx, residents, published)
-	if err != nil {
-		return nil, fmt.Errorf("place the first pods: %w", err)
+	there := place(residents, published)
+	if missing := len(residents) - len(there); missing > 0 {
+		fmt.Fprintf(b.log, "%s: %d of the first %d pods have no room on the nodes that serve them\n", r.setting, missing, len(residents))
 	}
-	if placed < len(residents) {
-		fmt.Fprintf(b.log, "%s: %d of the first %d pods have no room on the nodes that serve them\n", r.setting, len(residents)-placed, len(residents))
+	if err := b.settle(ctx, there); err != nil {
+		return nil, fmt.Errorf("create the first pods: %w", err)
 	}
 	r, bindings, err := b.observe(ctx, scheduler, r, alike("warm", workloads[0], 2), arrivals)
 	if err != nil {
@@ -117,11 +117,11 @@ type attempt struct {
 	took time.Duration
 }
 
-// attemptLine is a line of the scheduler's log with `--v=3`.
+// With `--v=3`, the scheduler's log has such a line for each attempt.
 var attemptLine = regexp.MustCompile(`(?m)^I\d{4} (\d\d:\d\d:\d\d\.\d+) .*"Attempting to schedule pod" pod="` + namespace + `/([^"]+)"`)
 
 // attemptsIn returns the attempts of a log without the last. The scheduler makes one after the other, so each takes until
-// the next begins.
+// the next begins. If no pod waits for an attempt, that time belongs to the attempt before.
 func attemptsIn(log string) (out []attempt, err error) {
 	var began time.Time
 	for i, line := range attemptLine.FindAllStringSubmatch(log, -1) {
@@ -177,19 +177,20 @@ func newFleet(node int, published []*resourceapi.ResourceSlice) whytest.Fleet {
 	return whytest.Fleet{Cluster: why.Cluster{Nodes: nodes, Classes: classes()}, Slices: published}
 }
 
-// settle creates pods on nodes, with claims that the scheduler's allocator allocated there, and returns the number of
-// those that had room. Nodes take turns. Large pods come first, because small ones would not leave room for them.
-func (c *controlPlane) settle(ctx context.Context, pods []arrival, published [][]*resourceapi.ResourceSlice) (int, error) {
-	fleets := make([]whytest.Fleet, c.nodes)
+// placed is a pod with its node and its allocated claim.
+type placed struct {
+	arrival
+	claim *resourceapi.ResourceClaim
+	node  string
+}
+
+// place returns the pods that have room, where the scheduler's allocator allocated their claims. Nodes take turns. Large
+// pods come first, because small ones would not leave room for them.
+func place(pods []arrival, published [][]*resourceapi.ResourceSlice) (out []placed) {
+	fleets := make([]whytest.Fleet, len(published))
 	for i := range fleets {
 		fleets[i] = newFleet(i, published[i])
 	}
-	type place struct {
-		arrival
-		claim *resourceapi.ResourceClaim
-		node  string
-	}
-	var places []place
 	turn := map[string]int{} // by workload
 	for _, a := range slices.SortedStableFunc(slices.Values(pods), func(a, b arrival) int { return cmp.Compare(b.workload.gpus, a.workload.gpus) }) {
 		claim := a.workload.claim(a.name)
@@ -198,18 +199,22 @@ func (c *controlPlane) settle(ctx context.Context, pods []arrival, published [][
 			i := turn[a.workload.name] % len(fleets)
 			turn[a.workload.name]++
 			if fleets[i].Start(claim, nodeName(i)) {
-				places = append(places, place{a, claim, nodeName(i)})
+				out = append(out, placed{a, claim, nodeName(i)})
 				break
 			}
 		}
 	}
-	return len(places), each(ctx, len(places), func(ctx context.Context, i int) error {
-		p := places[i]
-		if err := c.createAllocated(ctx, p.claim); err != nil {
+	return out
+}
+
+// settle creates pods on their nodes.
+func (c *controlPlane) settle(ctx context.Context, pods []placed) error {
+	return each(ctx, len(pods), func(ctx context.Context, i int) error {
+		if err := c.createAllocated(ctx, pods[i].claim); err != nil {
 			return err
 		}
-		pod := p.workload.pod(p.name)
-		pod.Spec.NodeName = p.node
+		pod := pods[i].workload.pod(pods[i].name)
+		pod.Spec.NodeName = pods[i].node
 		_, err := c.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})

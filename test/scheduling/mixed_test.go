@@ -7,9 +7,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why/whytest"
 )
@@ -88,18 +92,20 @@ func TestChurn_UsedGPUs_StayBelowTheLevel(t *testing.T) {
 }
 
 // fleetOf is a node with devices.
-func fleetOf(t *testing.T, d devices) whytest.Fleet {
+func fleetOf(t *testing.T, node int, d devices) whytest.Fleet {
 	t.Helper()
-	scanned, err := slicetest.Scan(board, nodeName(0), 0)
+	scanned, err := scanBoard()
 	if err != nil {
 		t.Fatal(err)
 	}
-	published, err := d.slicesOf(nodeName(0), scanned)
+	published, err := d.slicesOf(nodeName(node), scanned)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newFleet(0, published)
+	return newFleet(node, published)
 }
+
+var scanBoard = sync.OnceValues(func() (gpu.Snapshot, error) { return slicetest.Scan(board, "n", 0) })
 
 // TestSettings_MixedPods_FindDevices checks that a part of the nodes serves each kind of pods, and that no other does.
 func TestSettings_MixedPods_FindDevices(t *testing.T) {
@@ -110,7 +116,7 @@ func TestSettings_MixedPods_FindDevices(t *testing.T) {
 		for _, k := range kinds {
 			w, found := s.serving(k.name), false
 			for _, p := range append([]part{{devices: s.devices}}, s.some...) {
-				f := fleetOf(t, p.devices)
+				f := fleetOf(t, 0, p.devices)
 				found = f.Start(w.claim("c"), nodeName(0)) || found
 			}
 			if !found {
@@ -121,9 +127,32 @@ func TestSettings_MixedPods_FindDevices(t *testing.T) {
 }
 
 func TestShare_ExclusiveGPUs_AreNotAllocated(t *testing.T) {
-	f := fleetOf(t, onlyGPUs)
+	f := fleetOf(t, 0, onlyGPUs)
 	if f.Start(workloadNamed("share").claim("c"), nodeName(0)) {
 		t.Error("a share got an exclusive GPU")
+	}
+}
+
+// TestPlace_HalfUsedCluster_HasRoomForAll checks that enough nodes publish the devices of the mixed cluster.
+func TestPlace_HalfUsedCluster_HasRoomForAll(t *testing.T) {
+	const nodes = 20
+	for _, s := range settings {
+		if !slices.Contains(s.workloads, mixed) {
+			continue
+		}
+		var published [][]*resourceapi.ResourceSlice
+		for i := range nodes {
+			published = append(published, fleetOf(t, i, s.of(i, 10)).Slices)
+		}
+		pods, _ := churn(1, gpusOfNode*nodes/2, 0, s.serving)
+		perNode := map[string]int{}
+		there := place(pods, published)
+		for _, p := range there {
+			perNode[p.node]++
+		}
+		if len(there) != len(pods) || len(perNode) != nodes {
+			t.Errorf("%s: %d of %d pods have room, on %d nodes", s.name, len(there), len(pods), len(perNode))
+		}
 	}
 }
 

@@ -9,13 +9,11 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // TestSettings_PublishedDevices_ServeTheirWorkloads checks the number of devices, and that claims can hold some of them.
 func TestSettings_PublishedDevices_ServeTheirWorkloads(t *testing.T) {
-	scanned, err := slicetest.Scan(board, "n", 0)
+	scanned, err := scanBoard()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +45,7 @@ func TestSettings_PublishedDevices_ServeTheirWorkloads(t *testing.T) {
 }
 
 func TestSettings_NothingAsked_HaveOneSlice(t *testing.T) {
-	scanned, err := slicetest.Scan(board, "n", 0)
+	scanned, err := scanBoard()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +116,7 @@ func TestHeld_PartOfTheCluster_HasTheRightSize(t *testing.T) {
 
 // TestTaken_PartOfTheNodes_LeavesSomeFree checks the devices that claims hold if only a part of the nodes serves the pods.
 func TestTaken_PartOfTheNodes_LeavesSomeFree(t *testing.T) {
-	scanned, err := slicetest.Scan(board, "n", 0)
+	scanned, err := scanBoard()
 	if err != nil {
 		t.Fatal(err)
 	}

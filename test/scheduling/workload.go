@@ -31,7 +31,7 @@ type workload struct {
 	// without a device that it needs serve no such pod. A nil needs is equal to uses.
 	uses, needs func(resourceapi.Device) bool
 	pods, per   int
-	// gpus is the part of the cluster's GPUs that a pod takes. instead is the workload that takes the pod's place in a cluster
+	// A pod takes so many GPUs, or a part of one. instead is the workload that takes the pod's place in a cluster
 	// without the devices.
 	gpus    float64
 	instead string
