@@ -112,7 +112,6 @@ var (
 	gpuOnly      = []gpu.Kind{gpu.KindGPU}
 	migOnly      = []gpu.Kind{gpu.KindMIG}
 	groupOnly    = []gpu.Kind{gpu.KindGroup}
-	monitorOnly  = []gpu.Kind{gpu.KindMonitor}
 )
 
 var attributes = []attribute{
