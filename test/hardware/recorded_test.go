@@ -85,6 +85,9 @@ func TestRecorded_Slices_EqualTheSimulators(t *testing.T) {
 		var got, want []string
 		for _, slice := range pool.Slices {
 			for _, d := range slice.Devices {
+				if strings.HasPrefix(d.Name, "gpu-") {
+					delete(d.Attributes, "mode") // The recorded release published it of monitor devices alone.
+				}
 				got = append(got, fmt.Sprintf("%s: %d attributes, %d capacities", d.Name, len(d.Attributes), len(d.Capacity)))
 			}
 		}
