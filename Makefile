@@ -123,6 +123,10 @@ test-hardware: ## Checks on the real GPUs of this machine, if it has any; change
 hardware-bundle: images cluster-build ## One archive that checks the driver on another machine's GPUs, without Go and network, into dist/
 	@hack/hardware-bundle.sh $(KUBERNETES) $(DIST)
 
+.PHONY: hardware-cluster
+hardware-cluster: images cluster-build ## The same with pods, on a Kubernetes in parts of 45 MiB, into dist/hardware-cluster/
+	@hack/hardware-cluster.sh $(KUBERNETES) $(DIST)
+
 .PHONY: hardware
 hardware: hardware-bundle ## The same on this machine; facts into dist/hardware/
 	@hack/hardware-run.sh $(DIST)
