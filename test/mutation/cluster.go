@@ -57,7 +57,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the label of another writer is taken over", File: "pkg/cluster/nodelabels/nodelabels.go",
-		Old: "present && (!ours || now != value && now != last)", New: "present && !ours && now == value",
+		Old: "present && (!ours || now != value && now != last)", New: "present && ours && now != value && now != last",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},
 	{
@@ -172,7 +172,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a pending claim of another driver's class is listed", File: "pkg/show/view/class.go",
-		Old: "		default:\n			return false\n", New: "",
+		Old: "		default:\n			return false\n", New: "		default:\n			ours = true\n",
 		Package: "./pkg/show/view", Test: "TestClaims_Pending_ResolvedThroughSelectors",
 	},
 	{

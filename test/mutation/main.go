@@ -106,7 +106,7 @@ func evaluate(ctx context.Context, dir string, s Mutation, sound map[string]erro
 	switch {
 	case err == nil:
 		return "NOT CAUGHT"
-	case !strings.Contains(out, "--- FAIL: "+s.Test) && !strings.Contains(out, "panic: test timed out"):
+	case !strings.Contains(out, "--- FAIL: "+s.Test) && !strings.Contains(out, "\npanic: "): // A goroutine that panics ends the test without its name.
 		return "does not compile or run: " + last(out)
 	}
 	return "caught"

@@ -320,7 +320,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
-		Old: "	if err != nil {\n		if s.lastError", New: "	if err != nil {\n		s.current.Store(&parsed)\n		if s.lastError",
+		Old: "	if err != nil {\n		if s.lastError", New: "	if err != nil {\n		next := *s.current.Load()\n		next.Settings = parsed\n		s.current.Store(&next)\n		if s.lastError",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestSharingSettings_FileChanges_AreFollowed",
 	},
 	{
