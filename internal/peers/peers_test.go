@@ -354,17 +354,18 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 		peer string
 		want string // The new one is the last of its peer.
 	}{
-		"idle before arriving":                           {peers{"a": {idle, arriving, idle, arriving}, "b": {idle}}, "b", "a 2"},
-		"arriving before the oldest idle one":            {peers{"a": {idle, queued, arriving}, "b": {idle}}, "b", "a 2"},
-		"the oldest idle one before those that wait":     {peers{"a": {queued, idle, running}, "b": {idle}}, "b", "a 1"},
-		"the fresh one is older than the idle one":       {peers{"a": {queued, fresh, idle}}, "a", "a 1"},
-		"the idle one is older than the fresh one":       {peers{"a": {queued, idle, idle, fresh}}, "a", "a 2"},
-		"arriving before those that run":                 {peers{"a": {running, queued, arriving, arriving}, "b": {idle}}, "b", "a 2"},
-		"no other than the new one":                      {peers{"a": {running, queued, queued}, "b": {idle, idle}}, "a", "a 3"},
-		"requests of the peer with the most keep theirs": {peers{"a": {queued, queued, running}, "b": {idle}}, "c", "b 0"},
-		"all wait, and another peer comes":               {peers{"a": {running, queued, queued}, "b": {queued}}, "c", "a 1"},
-		"all wait, and the peer with the most comes":     {peers{"a": {running, queued, queued}, "b": {queued}}, "a", "a 3"},
-		"all wait, and a peer with as many comes":        {peers{"a": {queued}, "b": {queued}}, "c", "c 0"},
+		"idle before arriving":                                 {peers{"a": {idle, arriving, idle, arriving}, "b": {idle}}, "b", "a 2"},
+		"arriving before the oldest idle one":                  {peers{"a": {idle, queued, arriving}, "b": {idle}}, "b", "a 2"},
+		"the oldest idle one before those that wait":           {peers{"a": {queued, idle, running}, "b": {idle}}, "b", "a 1"},
+		"the fresh one is older than the idle one":             {peers{"a": {queued, fresh, idle}}, "a", "a 1"},
+		"the idle one is older than the fresh one":             {peers{"a": {queued, idle, idle, fresh}}, "a", "a 2"},
+		"of the peer with the most, though another's is older": {peers{"a": {running, running, idle, idle}, "b": {idle, idle}}, "c", "a 3"},
+		"arriving before those that run":                       {peers{"a": {running, queued, arriving, arriving}, "b": {idle}}, "b", "a 2"},
+		"no other than the new one":                            {peers{"a": {running, queued, queued}, "b": {idle, idle}}, "a", "a 3"},
+		"requests of the peer with the most keep theirs":       {peers{"a": {queued, queued, running}, "b": {idle}}, "c", "b 0"},
+		"all wait, and another peer comes":                     {peers{"a": {running, queued, queued}, "b": {queued}}, "c", "a 1"},
+		"all wait, and the peer with the most comes":           {peers{"a": {running, queued, queued}, "b": {queued}}, "a", "a 3"},
+		"all wait, and a peer with as many comes":              {peers{"a": {queued}, "b": {queued}}, "c", "c 0"},
 		"all run": {peers{"a": {running, running}, "b": {running}}, "c", "c 0"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -283,7 +283,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "the oldest connection ends, of any peer", File: "internal/peers/peers.go",
 		Old: "of[b.peer]-of[a.peer], cmp", New: "cmp",
-		Package: "./internal/peers", Test: "TestListen_ManyConnections_PeerWithTheMostPays",
+		Package: "./internal/peers", Test: "TestListen_AtTheLimit_ConnectionThatEnds",
 	},
 	{
 		Name: "an API server's kept connection ends as it asks", File: "internal/peers/peers.go",
