@@ -81,7 +81,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
-	if err := shareFiles(n.machine, specs.Mounted(), ""); err != nil {
+	if err := shareFiles(specs.Mounted(), ""); err != nil {
 		n.events.Report(err)
 	}
 	return &claims{partitions, shares, slices, hook, root{hook, g.root}, specs, engine}, nil
@@ -89,11 +89,8 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 
 // shareFiles lets containers read the files that CDI specs mount, also those of an earlier release, on a node with SELinux.
 // filesystems is as in host.ShareWithContainers.
-func shareFiles(machine *host.Host, dir, filesystems string) error {
-	err := machine.MkdirAll(LabelMkdir, 0o755, dir)
-	if err == nil {
-		err = host.ShareWithContainers(dir, filesystems)
-	}
+func shareFiles(dir, filesystems string) error {
+	err := host.ShareWithContainers(dir, filesystems)
 	if err == nil {
 		return nil
 	}

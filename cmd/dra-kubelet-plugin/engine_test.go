@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,30 +50,28 @@ func TestDriverDevice_Kinds_GiveWhatTheContainerNeeds(t *testing.T) {
 }
 
 func TestShareFiles_KernelHasSELinux_ContainersReadFilesOfEarlierReleases(t *testing.T) {
-	machine := host.New(host.Options{})
-	defer machine.Close()
-	mounted := filepath.Join(t.TempDir(), "mounted")
-	old := filepath.Join(mounted, "k8s.gpu.nvidia.com-claim_u.metadata-0")
-	for _, c := range []struct {
-		selinux bool
-		want    string
-	}{{false, ""}, {true, "system_u:object_r:container_file_t:s0"}} {
-		if err := shareFiles(machine, mounted, hosttest.Filesystems(t, c.selinux)); err != nil {
+	for selinux, want := range map[bool]string{false: "", true: "system_u:object_r:container_file_t:s0"} {
+		mounted := filepath.Join(t.TempDir(), "mounted")
+		if err := shareFiles(mounted, hosttest.Filesystems(t, selinux)); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(old, nil, 0o644); err != nil {
+		if _, err := os.Lstat(mounted); (err == nil) != selinux {
+			t.Errorf("SELinux %v: the directory: %v", selinux, err)
+		}
+		old := filepath.Join(mounted, "k8s.gpu.nvidia.com-claim_u.metadata-0")
+		if err := errors.Join(os.MkdirAll(mounted, 0o755), os.WriteFile(old, nil, 0o644)); err != nil {
 			t.Fatal(err)
 		}
-		if err := shareFiles(machine, mounted, hosttest.Filesystems(t, c.selinux)); err != nil {
+		if err := shareFiles(mounted, hosttest.Filesystems(t, selinux)); err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range []string{mounted, old} {
-			if have := hosttest.SELinuxContext(path); have != c.want {
-				t.Errorf("SELinux %v: %s has the context %q, want %q", c.selinux, path, have, c.want)
+			if have := hosttest.SELinuxContext(path); have != want {
+				t.Errorf("SELinux %v: %s has the context %q, want %q", selinux, path, have, want)
 			}
 		}
 	}
-	err := shareFiles(machine, "/proc/self/fdinfo", hosttest.Filesystems(t, true))
+	err := shareFiles("/proc/self/fdinfo", hosttest.Filesystems(t, true))
 	if want := "run on the node, as root: chcon -R -t container_file_t /proc/self/fdinfo"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("the file system has no contexts: %v", err)
 	}

@@ -3,7 +3,8 @@
 
 // Package host changes the machine: durable files, locks that hold across processes, the clock and the boot ID.
 //
-// Every system call that changes the machine is an Operation with a label. Production has no FaultHook. A test's hook
+// Every system call that changes the machine is an Operation with a label, but for those of ShareWithContainers, which each
+// start repeats. Production has no FaultHook. A test's hook
 // runs each operation: it can make one operation fail, or end the simulated process before or after it (see
 // `hosttest`).
 //

@@ -23,8 +23,8 @@ const selinuxAttribute = "security.selinux"
 // Pods have categories, such as s0:c1,c2; a file without them is open to all.
 const containerType, containerLevel = "container_file_t", "s0"
 
-// ShareWithContainers gives a directory and its files the SELinux context of files that containers use. Later files inherit
-// the type. It does nothing on a kernel without SELinux. In permissive mode it does the same as in enforcing mode, so that a
+// ShareWithContainers gives a directory and its files the SELinux context of files that containers use, and makes the
+// directory if it is missing. Later files inherit the type. It does nothing on a kernel without SELinux. In permissive mode it does the same as in enforcing mode, so that a
 // switch between them denies nothing. filesystems is the kernel's list; empty: that of /proc.
 func ShareWithContainers(dir, filesystems string) error {
 	// The kernel lists this file system exactly if it has SELinux. A container need not have it mounted.
@@ -33,6 +33,9 @@ func ShareWithContainers(dir, filesystems string) error {
 		return nil
 	}
 	// After an error the attribute harms nothing.
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make a directory for containers: %w", err)
+	}
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {
 			err = shareFile(path)

@@ -117,7 +117,7 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
 	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
-		"Name of the ConfigMap in the pod's namespace to write the MIG profiles and groups into that the cluster asks for. "+
+		"Name of the ConfigMap in the pod's namespace to write the devices into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")
 	fs.StringSliceVar(&c.autoKinds, "auto-kinds", nil,
 		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the setting Auto): "+

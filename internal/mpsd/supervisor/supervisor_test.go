@@ -693,23 +693,28 @@ func TestEnsure_NoClientYet_ServerHoldsTheDevice(t *testing.T) {
 
 // TestEnsure_NoServerStarts_ContainersReachTheDaemon: a container's process starts a server too.
 func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
-	var out bytes.Buffer
-	e := newEnv(t)
-	e.o.Log = log.New(&out, "", 0)
-	s := e.start()
-	d := e.daemon(0)
-	e.fault(d, "answer", "start_server not now")
-	e.ensure(s, d)
-	e.fault(d, "", "")
-	c, err := e.client(d, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if want := "starting a server failed: no server started: not now"; !strings.Contains(out.String(), want) {
-		t.Errorf("the log lacks %q:\n%s", want, &out)
+	for word, want := range map[string]string{
+		"answer": "starting a server failed: no server started: not now", "silent": `did not answer "start_server -uid 0" in time`,
+	} {
+		var out bytes.Buffer
+		e := newEnv(t)
+		e.o.Log = log.New(&out, "", 0)
+		s := e.start()
+		s.settleLimit = 2 * time.Second
+		d := e.daemon(0)
+		e.fault(d, word, "start_server not now")
+		e.ensure(s, d)
+		e.fault(d, "", "")
+		c, err := e.client(d, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s: the log lacks %q:\n%s", word, want, &out)
+		}
 	}
 }
 

@@ -111,7 +111,7 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 }
 
 // monitorsOf says whether the settings publish the monitor device of a GPU to new claims. With Auto they always publish
-// that of a GPU without a device of its own, because an administrator cut it: node labels need its attributes.
+// that of a GPU without a device of its own, such as one that an administrator cut: node labels need its attributes.
 func (b *builder) monitorsOf(g gpuState) sharing.Placements {
 	asked := sharing.AllPlacements
 	if b.o.Sharing != nil {
