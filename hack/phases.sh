@@ -36,7 +36,10 @@ phase() {
   # A CI service keeps the end of a log, so the causes stand there, below the table.
   if [ "$result" != ok ]; then
     printf '\n%s failed:\n' "$name"
-    awk '/^=== Failed/ {n = 0} {line[n++] = substr($0, 1, 200)} END {for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \
+    # gotestsum prints the failed tests of each module between these lines, and goes on with the next module.
+    awk '/^=== Failed/ {inside = found = 1} /^DONE / {inside = 0} {line[n++] = substr($0, 1, 200)}
+      inside && shown++ < 60 {print line[n - 1]}
+      END {if (!found) for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \
       "$PHASES.$name"
   fi >>"$PHASES.failed"
   rm -f "$PHASES.$name" "$PHASES.$name.times"
