@@ -129,6 +129,12 @@ type Device interface {
 	MIGComputeMode(uuid string) (ComputeMode, error)
 	SetMIGComputeMode(uuid string, m ComputeMode) error
 
+	// MemoryLimit and SetMemoryLimit limit the memory of all processes of a cgroup on this GPU, in bytes. The cgroup is given by
+	// its directory on a file system of cgroups, version 2. Drivers have them since CUDA 13.4; older ones return
+	// NotSupported or FunctionNotFound. A cgroup without a limit is NotFound. That memory is also guaranteed to the cgroup.
+	MemoryLimit(cgroup string) (uint64, error)
+	SetMemoryLimit(cgroup string, bytes uint64) error
+
 	// Measurements. They fail with NotSupported if the GPU, its mode or the driver does not have them.
 
 	// Utilization is not supported in MIG mode.

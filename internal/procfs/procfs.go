@@ -140,6 +140,23 @@ func Mounts(root string, pid uint32) ([]Mount, error) {
 	return parseMounts(data), nil
 }
 
+// parseCgroup returns the path of the cgroup of version 2 in a cgroup file, "" if there is none.
+func parseCgroup(data []byte) string {
+	for line := range bytes.Lines(data) {
+		// Cgroups of version 1 have another number, and names of controllers between the colons.
+		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("0::")); ok && bytes.HasPrefix(path, []byte("/")) {
+			return string(path)
+		}
+	}
+	return ""
+}
+
+// Cgroup returns the path of a process's cgroup of version 2, below the root of the reader's cgroups, or "".
+func Cgroup(root string, pid uint32) (string, error) {
+	data, err := read(root, pid, "cgroup", mountsLimit)
+	return parseCgroup(data), err
+}
+
 func read(root string, pid uint32, name string, limit int64) ([]byte, error) {
 	file, err := os.Open(filepath.Join(root, strconv.FormatUint(uint64(pid), 10), name))
 	var data []byte

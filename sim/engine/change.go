@@ -87,6 +87,9 @@ func (s *State) AddProcess(g *GPU, p Process) error {
 	if p.MemoryMiB > free {
 		return fmt.Errorf("process %d asks for %d MiB, GPU %s has %d MiB free", p.PID, p.MemoryMiB, g.UUID, free)
 	}
+	if left := g.leftMiB(p); p.MemoryMiB > left {
+		return fmt.Errorf("process %d asks for %d MiB, the limit of its cgroup leaves %d MiB on GPU %s", p.PID, p.MemoryMiB, left, g.UUID)
+	}
 	if i >= 0 {
 		g.Processes[i] = p
 		return nil

@@ -68,6 +68,8 @@ type GPU struct {
 	Made      int        `json:"made,omitempty"`
 	// Destroys is how the driver answers a destruction of instances.
 	Destroys DestroyFault `json:"destroys,omitempty"`
+	// Limits are the limits of cgroups.
+	Limits []MemoryLimit `json:"limits,omitempty"`
 	// Monitors lists clients that use the GPU without being processes on it, such as DCGM.
 	Monitors []string `json:"monitors,omitempty"`
 
@@ -119,6 +121,8 @@ type Process struct {
 	Load int `json:"load,omitempty"`
 	// Graphics means that it is a graphics process.
 	Graphics bool `json:"graphics,omitempty"`
+	// Cgroup is as in MemoryLimit; "": one without limits.
+	Cgroup string `json:"cgroup,omitempty"`
 	// Place is its instance on a GPU in MIG mode; nil means the whole GPU.
 	Place *Place `json:"place,omitempty"`
 }

@@ -17,6 +17,8 @@ typedef struct { u32 version, domain, bus, device, pciDeviceId, pciSubSystemId, 
 typedef struct { u64 total, free, used; } memoryV1;
 typedef struct { u32 version; u64 total, reserved, free, used; } memoryV2;
 typedef struct { u64 total, free, used; } bar1Memory;
+typedef struct { const char *nameSpace; u64 softLimit, hardLimit; } memoryLimits;
+typedef struct { const char *nameSpace; u64 softLimit, hardLimit, currentUsed; } usedMemoryLimits;
 typedef struct { u32 gpu, memory; } utilizationRates;
 typedef struct { u32 pid; u64 usedGpuMemory; } processV1;
 typedef struct { u32 pid; u64 usedGpuMemory; u32 gpuInstanceId, computeInstanceId; } processV2;

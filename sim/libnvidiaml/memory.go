@@ -54,6 +54,41 @@ func nvmlDeviceGetBAR1MemoryInfo(dev C.handle, m *C.bar1Memory) C.u32 {
 		})
 }
 
+// cgroup returns the identity of the cgroup with a directory.
+func cgroup(dir *C.char) (string, nvml.Code) {
+	id, err := engine.CgroupAt(C.GoString(dir))
+	if err != nil {
+		return "", nvml.OperatingSystem
+	}
+	return id, 0
+}
+
+//export nvmlDeviceGetMemoryLimits_v1
+func nvmlDeviceGetMemoryLimits_v1(dev C.handle, m *C.usedMemoryLimits) C.u32 {
+	return device("nvmlDeviceGetMemoryLimits_v1", dev, m != nil && m.nameSpace != nil, func(v engine.View) nvml.Code {
+		id, code := cgroup(m.nameSpace)
+		if code != 0 {
+			return code
+		}
+		l, used, code := v.MemoryLimit(v.GPU, id)
+		if code == 0 {
+			m.softLimit, m.hardLimit, m.currentUsed = C.u64(l.Soft), C.u64(l.Hard), C.u64(used)
+		}
+		return code
+	})
+}
+
+//export nvmlDeviceSetMemoryLimits_v1
+func nvmlDeviceSetMemoryLimits_v1(dev C.handle, m *C.memoryLimits) C.u32 {
+	return mutate("nvmlDeviceSetMemoryLimits_v1", dev, m != nil && m.nameSpace != nil, func(_ int, s *engine.State, g *engine.GPU) nvml.Code {
+		id, code := cgroup(m.nameSpace)
+		if code != 0 {
+			return code
+		}
+		return s.SetMemoryLimit(g, engine.MemoryLimit{Cgroup: id, Soft: uint64(m.softLimit), Hard: uint64(m.hardLimit)})
+	})
+}
+
 // processes fills a counted array: for a GPU the processes that use it or a part of it, for a MIG device its own. If
 // the count is too small, it returns INSUFFICIENT_SIZE and the required count.
 func processes(query string, dev C.handle, count *C.u32, graphics bool, room unsafe.Pointer, fill func(i int, p engine.Process)) C.u32 {

@@ -391,7 +391,7 @@ func (d *daemon) account(c *client) error {
 				return errors.New("out of memory")
 			}
 		}
-		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Load: load, Place: place})
+		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Load: load, Place: place, Cgroup: engine.CgroupOf(c.pid)})
 	})
 }
 

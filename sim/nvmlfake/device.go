@@ -116,6 +116,27 @@ func (d *device) SetComputeMode(m nvml.ComputeMode) error {
 	return d.mutate("nvmlDeviceSetComputeMode", func(_ *engine.State, g *engine.GPU) nvml.Code { return g.SetComputeMode(m) })
 }
 
+func (d *device) MemoryLimit(cgroup string) (uint64, error) {
+	return ask(d, "nvmlDeviceGetMemoryLimits_v1", func(v engine.View) (uint64, nvml.Code) {
+		id, err := engine.CgroupAt(cgroup)
+		if err != nil {
+			return 0, nvml.OperatingSystem
+		}
+		l, _, code := v.MemoryLimit(v.GPU, id)
+		return l.Hard, code
+	})
+}
+
+func (d *device) SetMemoryLimit(cgroup string, bytes uint64) error {
+	return d.mutate("nvmlDeviceSetMemoryLimits_v1", func(s *engine.State, g *engine.GPU) nvml.Code {
+		id, err := engine.CgroupAt(cgroup)
+		if err != nil {
+			return nvml.OperatingSystem
+		}
+		return s.SetMemoryLimit(g, engine.MemoryLimit{Cgroup: id, Soft: bytes, Hard: bytes})
+	})
+}
+
 func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	return ask(d, "nvmlDeviceGetNvLinkState", func(v engine.View) ([]nvml.NVLink, nvml.Code) {
 		if v.Board.NVLinks == 0 {

@@ -108,6 +108,7 @@ var queries = []query{
 	{name: "VirtualizationMode", ask: asText(nvml.Device.VirtualizationMode)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
 	{name: "MIGComputeMode", moves: true, ask: asText(func(d nvml.Device) (nvml.ComputeMode, error) { return d.MIGComputeMode("MIG-0") })},
+	{name: "MemoryLimit", ask: asText(func(d nvml.Device) (uint64, error) { return d.MemoryLimit("/sys/fs/cgroup") })},
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},
 	{name: "Fabric", ask: asText(nvml.Device.Fabric)},

@@ -5,6 +5,7 @@ package conformancetest_test
 
 import (
 	"errors"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -456,5 +457,74 @@ func TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// TestDevice_MemoryLimits_OfACgroup sets the limit of a cgroup, for which a directory stands, with drivers before and since
+// CUDA 13.4.
+func TestDevice_MemoryLimits_OfACgroup(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	fake := simtest.Machine(t, "hgx-h100")
+	cgroup, other := t.TempDir(), t.TempDir()
+	const limit = 4 << 30
+	for name, of := range map[string]struct {
+		library nvml.Library
+		machine interface {
+			Update(func(*engine.State) error) error
+		}
+	}{"fake": {nvmlfake.New(fake), fake}, "library": {native.New(root.Path), root}} {
+		for _, cuda := range []int{13030, 13040} {
+			simtest.Change(t, of.machine, func(s *engine.State) { s.Profile.Driver.CUDA = cuda })
+			s, err := of.library.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := s.Device(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, before := d.MemoryLimit(cgroup)
+			set := d.SetMemoryLimit(cgroup, limit)
+			got, after := d.MemoryLimit(cgroup)
+			_, another := d.MemoryLimit(other)
+			if cuda < 13040 {
+				for _, err := range []error{before, set, after, another} {
+					if !errors.Is(err, nvml.NotSupported) {
+						t.Errorf("%s, CUDA %d: %v", name, cuda, err)
+					}
+				}
+			} else if !errors.Is(before, nvml.NotFound) || set != nil || after != nil || got != limit || !errors.Is(another, nvml.NotFound) {
+				t.Errorf("%s, CUDA %d: %v, %v, %d, %v, %v", name, cuda, before, set, got, after, another)
+			} else {
+				if err := d.SetMemoryLimit(cgroup, 1<<50); !errors.Is(err, nvml.InvalidArgument) {
+					t.Errorf("%s: more than the GPU has: %v", name, err)
+				}
+				if err := d.SetMemoryLimit(filepath.Join(cgroup, "none"), limit); !errors.Is(err, nvml.OperatingSystem) {
+					t.Errorf("%s: a cgroup that does not exist: %v", name, err)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		id, err := engine.CgroupAt(cgroup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		simtest.Change(t, of.machine, func(s *engine.State) {
+			for _, step := range []struct {
+				p    engine.Process
+				fits bool
+			}{
+				{engine.Process{PID: 1, MemoryMiB: 3 << 10, Cgroup: id}, true}, {engine.Process{PID: 2, MemoryMiB: 2 << 10, Cgroup: id}, false},
+				{engine.Process{PID: 2, MemoryMiB: 1 << 10, Cgroup: id}, true}, {engine.Process{PID: 3, MemoryMiB: 8 << 10}, true},
+				{engine.Process{PID: 1, MemoryMiB: 2 << 10, Cgroup: id}, true},
+			} {
+				if err := s.AddProcess(&s.GPUs[0], step.p); (err == nil) != step.fits {
+					t.Errorf("%s: process %d with %d MiB: %v", name, step.p.PID, step.p.MemoryMiB, err)
+				}
+			}
+		})
 	}
 }

@@ -60,6 +60,21 @@ func (d *device) SetComputeMode(m nvml.ComputeMode) error {
 	return d.session.query("nvmlDeviceSetComputeMode", func() gonvml.Return { return d.handle.SetComputeMode(gonvml.ComputeMode(m)) })
 }
 
+func (d *device) MemoryLimit(cgroup string) (uint64, error) {
+	l, err := get(d.session, "nvmlDeviceGetMemoryLimits_v1", func() (gonvml.MemoryLimits_v1, gonvml.Return) {
+		l, ret := d.handle.GetMemoryLimits_v1(cgroup)
+		if ret == gonvml.SUCCESS && l.HardLimit == gonvml.DEVICE_MEMORY_LIMIT_MAX {
+			ret = gonvml.ERROR_NOT_FOUND // the header has both answers for a cgroup without a limit
+		}
+		return l, ret
+	})
+	return l.HardLimit, err
+}
+
+func (d *device) SetMemoryLimit(cgroup string, bytes uint64) error {
+	return d.session.query("nvmlDeviceSetMemoryLimits_v1", func() gonvml.Return { return d.handle.SetMemoryLimits_v1(cgroup, bytes, bytes) })
+}
+
 func (d *device) AddressingMode() (nvml.AddressingMode, error) {
 	m, err := get(d.session, "nvmlDeviceGetAddressingMode", d.handle.GetAddressingMode)
 	return nvml.AddressingMode(m.Value), err

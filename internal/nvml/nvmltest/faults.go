@@ -89,6 +89,10 @@ func (d device) SetMIGComputeMode(uuid string, m nvml.ComputeMode) error {
 	return do(d.hook, "set-mig-compute-mode", func() error { return d.Device.SetMIGComputeMode(uuid, m) })
 }
 
+func (d device) SetMemoryLimit(cgroup string, bytes uint64) error {
+	return do(d.hook, "set-memory-limit", func() error { return d.Device.SetMemoryLimit(cgroup, bytes) })
+}
+
 func (d device) SetMIGMode(on bool) error {
 	return do(d.hook, "set-mig-mode", func() error { return d.Device.SetMIGMode(on) })
 }

@@ -60,7 +60,7 @@ type injection struct {
 	readings            map[string]int
 	pid, memory         uint64
 	name                string
-	value               string
+	value, cgroup       string
 	load                int
 	graphics, late      bool
 	gi, ci, link        int
@@ -92,6 +92,7 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.IntVar(&in.times, "times", 0, "number `N` of calls that fail (0: all)")
 	f.DurationVar(&in.latency, "latency", 0, "`time` that the query takes")
 	f.Uint64Var(&in.pid, "pid", 0, "process ID")
+	f.StringVar(&in.cgroup, "cgroup", "", "`directory` of the process's cgroup, which can have a limit of memory")
 	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
 	f.IntVar(&in.load, "load", 0, "`percent` of its device's multiprocessors that the process keeps busy")
 	f.StringVar(&in.name, "name", "", "name of the process")
@@ -189,6 +190,13 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 				return fmt.Errorf("GPU %s has no compute instance %d in a GPU instance %d", g.Address, in.ci, in.gi)
 			}
 			p.Place = &engine.Place{GPUInstance: in.gi, ComputeInstance: in.ci}
+		}
+		if in.cgroup != "" {
+			cgroup, err := engine.CgroupAt(in.cgroup)
+			if err != nil {
+				return fmt.Errorf("--cgroup: %w", err)
+			}
+			p.Cgroup = cgroup
 		}
 		return s.AddProcess(g, p)
 	case "end":
