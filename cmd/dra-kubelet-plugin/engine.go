@@ -21,6 +21,8 @@ import (
 	"gpu-dra-driver/internal/computepolicy"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	limits "gpu-dra-driver/internal/memorylimit"
+	"gpu-dra-driver/internal/memorylimit/requests"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -28,6 +30,7 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/memorylimit"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/devicestate"
@@ -44,6 +47,7 @@ type claims struct {
 	mig       *mig.Executor
 	mps       *mps.Executor
 	timeSlice *timeslice.Executor
+	limiter   *memorylimit.Limiter
 	hook      *hook
 	root      root
 	specs     *store.Store
@@ -68,7 +72,13 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
 	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
-	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config), node: g.root, reports: n.events}
+	hook := &hook{
+		machine: n.machine, sources: map[string]string{kubeletplugin.HookName: n.CDIHookPath}, dir: dataDir(n.Config), node: g.root, reports: n.events,
+	}
+	if n.cgroups != "" {
+		hook.sources[limits.HookName] = limitHook(n.Config)
+	}
+	limitRequests := filepath.Join(dataDir(n.Config), "memory-limits")
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
@@ -76,7 +86,8 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 		Scans: g.scans, Edits: root{hook, g.root}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
 		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares, sharing.TimeSliceExecutor: slices},
 		Settle:    []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
-		Sharing:   s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config), DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
+		Sharing:   s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config),
+		LimitHook: filepath.Join(dataDir(n.Config), limits.HookName), LimitRequests: limitRequests, DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
@@ -84,7 +95,8 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if err := shareFiles(specs.Mounted(), ""); err != nil {
 		n.events.Report(err)
 	}
-	return &claims{partitions, shares, slices, hook, root{hook, g.root}, specs, engine}, nil
+	limiter := memorylimit.New(requests.New(n.machine, limitRequests), sessions, n.cgroups, n.events)
+	return &claims{partitions, shares, slices, limiter, hook, root{hook, g.root}, specs, engine}, nil
 }
 
 // shareFiles lets containers read the files that CDI specs mount, also those of an earlier release, on a node with SELinux.
@@ -103,6 +115,11 @@ func shareFiles(dir, filesystems string) error {
 
 // dataDir holds the plugin's socket, its hook and its state.
 func dataDir(c flags.Config) string { return filepath.Join(c.KubeletPluginsDir, c.DriverName) }
+
+// limitHook is the hook's file in the image.
+func limitHook(c flags.Config) string {
+	return filepath.Join(filepath.Dir(c.CDIHookPath), limits.HookName)
+}
 
 func stateDir(c flags.Config) string { return filepath.Join(dataDir(c), "state") }
 
@@ -123,12 +140,13 @@ func noMPS(c flags.Config) string {
 	return "MPS is not enabled on this node (--mps-dir is empty; chart value mps.enabled)"
 }
 
-// hook is the hook of container edits. It is separate from them: while it cannot be installed, for example because the
+// hook has the hooks of container edits. It is separate from them: while it cannot be installed, for example because the
 // disk is full, specs are still compared with the kernel.
 type hook struct {
 	machine *host.Host
-	// source is its file in the image, dir the directory where the container runtime finds it.
-	source, dir string
+	// sources are their files in the image, by name; dir is the directory where the container runtime finds them.
+	sources map[string]string
+	dir     string
 	// node has the ldconfig that the hook runs.
 	node    *driverroot.Root
 	reports notify.Reporter
@@ -137,18 +155,21 @@ type hook struct {
 	installed bool
 }
 
-// Install installs the hook once, and again if it was deleted.
+// Install installs the hooks once, and again if one was deleted.
 func (h *hook) Install(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, err := os.Lstat(filepath.Join(h.dir, kubeletplugin.HookName)); h.installed && !errors.Is(err, fs.ErrNotExist) {
-		return nil
+	var errs []error
+	for name, source := range h.sources {
+		if _, err := os.Lstat(filepath.Join(h.dir, name)); h.installed && !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := kubeletplugin.InstallHook(ctx, h.machine, source, h.dir, name); err != nil {
+			errs = append(errs, fmt.Errorf("%w; set --nvidia-cdi-hook-path to the hook in the plugin's image", err))
+		}
 	}
-	if err := kubeletplugin.InstallHook(ctx, h.machine, h.source, h.dir); err != nil {
-		return fmt.Errorf("%w; set --nvidia-cdi-hook-path to the hook in the plugin's image", err)
-	}
-	h.installed = true
-	return nil
+	h.installed = len(errs) == 0
+	return errors.Join(errs...)
 }
 
 // hookInterval is the interval of checks for the hook, which a restarting container needs without a Prepare.

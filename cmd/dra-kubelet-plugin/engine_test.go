@@ -88,7 +88,7 @@ func TestHook_Deleted_InstalledAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		reports := 0
-		h := &hook{machine: machine, source: source, dir: dir, node: driverroot.New(driverroot.Options{}), reports: notifytest.Reporter(func(error) { reports++ })}
+		h := &hook{machine: machine, sources: map[string]string{kubeletplugin.HookName: source}, dir: dir, node: driverroot.New(driverroot.Options{}), reports: notifytest.Reporter(func(error) { reports++ })}
 		there := func() bool {
 			data, err := os.ReadFile(installed)
 			return err == nil && string(data) == "hook"

@@ -138,7 +138,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	}
 	scanner := inventory.New(inventory.Options{
 		Library: d.gpus.library, Scans: d.gpus.scans, Trigger: d.gpus.scan, Switches: d.gpus.switches, Interconnects: d.claims.mig,
-		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
+		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Cgroups: d.cgroups, DevRoot: cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
 	})
 	readiness := publishing.NewReadiness(d.gpus.root, d.events, d.changed)
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
@@ -185,6 +185,9 @@ func (d *driver) background() []kubeletplugin.Runner {
 	}
 	if d.KernelLog != "" {
 		out = append(out, newKernelLog(d.node, d.gpus, d.faults, d.instance))
+	}
+	if d.cgroups != "" {
+		out = append(out, d.claims.limiter)
 	}
 	if d.MPSDir != "" {
 		out = append(out, mps.NewWatcher(d.claims.mps, d.claims.engine, d.events))

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
@@ -35,6 +36,8 @@ type node struct {
 	// changed requests a build of the node's slices.
 	changed notify.Trigger
 	cordons *publishing.Cordons
+	// cgroups is the directory of the containers' cgroups, "" if their memory cannot be limited.
+	cgroups string
 }
 
 // newNode creates the plugin's directories.
@@ -48,7 +51,12 @@ func newNode(c flags.Config, machine *host.Host) (*node, error) {
 	}
 	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
 	events, changed := reporting.NewEvents(client, c.NodeName, c.DriverName, m), notify.NewTrigger()
-	return &node{c, machine, client, m, events, changed, publishing.NewCordons(client, c.DriverName, c.NodeName, events, changed)}, nil
+	cordons := publishing.NewCordons(client, c.DriverName, c.NodeName, events, changed)
+	cgroups := host.Cgroups(c.SysRoot)
+	if _, err := os.Lstat(limitHook(c)); err != nil {
+		cgroups = "" // A plugin that runs from a source tree can lack the hook.
+	}
+	return &node{c, machine, client, m, events, changed, cordons, cgroups}, nil
 }
 
 // kernel has the kernel's own lists.

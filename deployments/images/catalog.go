@@ -57,6 +57,8 @@ var catalog = []image{
 				static: true, // The node runs it, with any C library or none.
 				stamp:  "github.com/NVIDIA/nvidia-container-toolkit/internal/info.version",
 			},
+			// The node runs it too.
+			{pkg: "./cmd/memory-limit-hook", path: "usr/bin/memory-limit-hook"},
 		},
 		libs: nvmlLibs,
 		user: rootUser,

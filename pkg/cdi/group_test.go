@@ -62,10 +62,10 @@ func TestSpec_Group_IsOneDevice(t *testing.T) {
 
 func TestDeviceEdits_Topology_GetsEnvironmentAndMount(t *testing.T) {
 	given := specs.ContainerEdits{Env: []string{"A=1"}}
-	if diff := cmp.Diff(given, cdi.DeviceEdits(given, plan.Device{}, "", "/f")); diff != "" {
+	if diff := cmp.Diff(given, cdi.DeviceEdits(given, plan.Claim{}, plan.Device{}, cdi.Paths{Topology: "/f"})); diff != "" {
 		t.Errorf("without topology (-want +got):\n%s", diff)
 	}
-	got := cdi.DeviceEdits(given, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "", "/f")
+	got := cdi.DeviceEdits(given, plan.Claim{}, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, cdi.Paths{Topology: "/f"})
 	want := specs.ContainerEdits{
 		Env:    []string{"A=1", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-0", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml"},
 		Mounts: []*specs.Mount{{HostPath: "/f", ContainerPath: "/run/nvidia/nccl-topology.xml", Options: []string{"ro", "nosuid", "nodev", "bind"}}},

@@ -19,6 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/internal/memorylimit"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -249,9 +250,22 @@ const (
 	envTopologyFile   = "NCCL_TOPO_FILE"
 )
 
-// DeviceEdits adds the claim's parts to a GPU's edits: its share, the MPS daemon and the topology of the request's
-// GPUs. The daemon's directory is below mpsDir; topologyFile is the node's path of the file for NCCL.
-func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile string) specs.ContainerEdits {
+// Paths are files of the node that the edits of devices name.
+type Paths struct {
+	// MPS holds a directory for each MPS daemon.
+	MPS string
+	// LimitHook is the hook that limits a container's memory, LimitRequests the directory of its requests.
+	LimitHook, LimitRequests string
+	// Topology is the claim's file for NCCL.
+	Topology string
+}
+
+// hookSeconds limits the hook, which itself waits for less.
+const hookSeconds = 30
+
+// DeviceEdits adds the parts of a claim to a GPU's edits: its share, the MPS daemon and the topology of the
+// request's GPUs.
+func DeviceEdits(edits specs.ContainerEdits, claim plan.Claim, d plan.Device, paths Paths) specs.ContainerEdits {
 	if d.Admin {
 		return edits
 	}
@@ -265,6 +279,15 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 	if d.Partial() {
 		env(envShare, "%d", d.Share.UsableBytes>>20)
 	}
+	if d.Sharing.ContainerLimit > 0 {
+		seconds := hookSeconds
+		edits.Hooks = append(slices.Clone(edits.Hooks), &specs.Hook{
+			HookName: cdi.CreateRuntimeHook, Path: paths.LimitHook, Timeout: &seconds,
+			Args: memorylimit.Request{
+				Claim: claim.String(), ClaimUID: claim.UID, Device: d.Name, Address: d.PCIAddress, UUID: d.UUID, Bytes: d.Sharing.ContainerLimit,
+			}.Args(paths.LimitRequests),
+		})
+	}
 	by := sharing.Of(d.Sharing.Strategy)
 	edits.Env = append(edits.Env, by.Env...)
 	if limit := d.Sharing.MemoryLimit; limit != nil {
@@ -277,14 +300,14 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 		if m.ContainerPath == sharing.SharedMemory && d.Sharing.OwnSharedMemory {
 			continue
 		}
-		edits.Mounts = append(edits.Mounts, bind(filepath.Join(mpsDir, d.Name, m.Dir), m.ContainerPath, m.Access))
+		edits.Mounts = append(edits.Mounts, bind(filepath.Join(paths.MPS, d.Name, m.Dir), m.ContainerPath, m.Access))
 	}
 	if d.TopologyEnv.VisibleDevices != "" {
 		env(envVisibleDevices, "%s", d.TopologyEnv.VisibleDevices)
 	}
 	if d.TopologyEnv.NCCLTopology != "" {
 		env(envTopologyFile, "%s", containerTopology)
-		edits.Mounts = append(edits.Mounts, bind(topologyFile, containerTopology, "ro"))
+		edits.Mounts = append(edits.Mounts, bind(paths.Topology, containerTopology, "ro"))
 	}
 	return edits
 }

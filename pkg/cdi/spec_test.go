@@ -4,6 +4,7 @@
 package cdi_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,7 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/internal/memorylimit"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
@@ -216,4 +218,34 @@ func FuzzPlanOf(f *testing.F) {
 			t.Error("a plan of no claim")
 		}
 	})
+}
+
+// TestDeviceEdits_LimitOfAContainer_IsItsHook reads the hook's arguments as the hook does.
+func TestDeviceEdits_LimitOfAContainer_IsItsHook(t *testing.T) {
+	p := onePlan()
+	d := p.Devices[0]
+	d.Sharing.ContainerLimit = 4 << 30
+	given := edits().Devices[0]
+	given.Hooks = []*specs.Hook{{HookName: "createContainer", Path: "/hook"}}
+	paths := cdi.Paths{LimitHook: "/data/memory-limit-hook", LimitRequests: "/data/memory-limits"}
+	got := cdi.DeviceEdits(given, p.Claim, d, paths)
+	if len(got.Hooks) != 2 || len(given.Hooks) != 1 {
+		t.Fatalf("%d hooks, %d given", len(got.Hooks), len(given.Hooks))
+	}
+	h := got.Hooks[1]
+	if h.HookName != "createRuntime" || h.Path != paths.LimitHook || h.Timeout == nil || *h.Timeout == 0 {
+		t.Errorf("hook %+v", h)
+	}
+	var r memorylimit.Request
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	requests := r.Flags(flags)
+	want := memorylimit.Request{Claim: "ns/c", ClaimUID: "u-1", Device: d.Name, Address: d.PCIAddress, UUID: d.UUID, Bytes: 4 << 30}
+	if err := flags.Parse(h.Args[1:]); err != nil || *requests != paths.LimitRequests || r != want {
+		t.Errorf("%v: %s, %+v", err, *requests, r)
+	}
+	encoded(t, p, cdi.Edits{Devices: []specs.ContainerEdits{got}}) // It is valid.
+	d.Admin = true
+	if got := cdi.DeviceEdits(given, p.Claim, d, paths); len(got.Hooks) != 1 {
+		t.Error("a claim with admin access has a limit")
+	}
 }

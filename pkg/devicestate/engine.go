@@ -74,8 +74,9 @@ type Options struct {
 	Sharing sharing.Source
 	// NoMPS is the reason why the node has no MPS; empty if it has.
 	NoMPS string
-	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.
-	MPSDir string
+	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path. LimitHook and LimitRequests are
+	// as in cdi.Paths.
+	MPSDir, LimitHook, LimitRequests string
 	// Metadata gives the containers of new claims files about their devices.
 	Metadata bool
 	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is called

@@ -60,7 +60,8 @@ var forms = []struct {
 		e.Claim("e", "monitor 1").Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: "watched"}
 		preparesAll(e, p)
 	}},
-	{name: "whole-slice-steps", comment: "A whole GPU, one with long time slices, two shares by time slices, a claim whose step has data.", given: func(e *env, p *process) {
+	{name: "whole-slice-steps", comment: "A whole GPU, one with long time slices, two shares by time slices whose containers have limits, a claim whose step has data.", given: func(e *env, p *process) {
+		e.Sim.Change(func(s *engine.State) { s.Profile.Driver.CUDA = engine.MemoryLimits })
 		e.Claim("a", "0")
 		e.SharedClaim("b", 0, longTime, "1")
 		e.SharedClaim("c", 3, longTime, "2")

@@ -42,7 +42,7 @@ var planFields = map[string]string{
 
 	"Devices.Sharing.Strategy": kept, "Devices.Sharing.Interval": kept, "Devices.Sharing.Timed": kept,
 	"Devices.Sharing.MemoryLimit": kept, "Devices.Sharing.ActiveThreadPercentage": kept, "Devices.Sharing.MultiUser": kept,
-	"Devices.Sharing.OwnSharedMemory": kept,
+	"Devices.Sharing.OwnSharedMemory": kept, "Devices.Sharing.ContainerLimit": kept,
 
 	"Devices.TopologyEnv.VisibleDevices": kept, "Devices.TopologyEnv.NCCLTopology": kept,
 }

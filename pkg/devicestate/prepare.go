@@ -332,12 +332,15 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi
 	if edits.Common, err = e.o.Edits.Common(ctx); err != nil {
 		return nil, notReady(p, "", err)
 	}
+	paths := cdi.Paths{
+		MPS: e.o.MPSDir, LimitHook: e.o.LimitHook, LimitRequests: e.o.LimitRequests, Topology: e.o.Specs.MountedPath(p.Claim.UID, store.Topology),
+	}
 	for _, d := range p.Devices {
 		one, err := e.o.Edits.GPU(ctx, d)
 		if err != nil {
 			return nil, notReady(p, d.Name, err)
 		}
-		one = cdi.DeviceEdits(one, d, e.o.MPSDir, e.o.Specs.MountedPath(p.Claim.UID, store.Topology))
+		one = cdi.DeviceEdits(one, p.Claim, d, paths)
 		for i, f := range files {
 			if f.Describes(d) {
 				one = cdi.MountMetadata(one, e.o.Specs.MountedPath(p.Claim.UID, store.Metadata(i)), f)

@@ -77,6 +77,8 @@ type GPU struct {
 	Interconnect
 	// MPSCapable means that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
+	// MemoryLimits means that the driver can limit the memory of a container's cgroup (CUDA 13.4 and newer).
+	MemoryLimits bool `json:"memoryLimits,omitempty"`
 	// Faults are the GPU's present faults, the worst first.
 	Faults []Fault `json:"faults,omitempty"`
 	// Advice are conditions of a GPU that works, such as errors that become more.

@@ -207,10 +207,10 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 				return
 			}
 			limit := uint64(4 << 30)
-			share := driverspec.DeviceEdits(one, plan.Device{
+			share := driverspec.DeviceEdits(one, plan.Claim{}, plan.Device{
 				Request: "gpu", Name: m.want.Name, Kind: gpu.KindGPU, UUID: g.UUID, Share: plan.Share{UsableBytes: limit},
 				Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: &limit, ActiveThreadPercentage: 25},
-			}, m.dir, "")
+			}, driverspec.Paths{MPS: m.dir})
 			for _, uid := range []uint32{0, 1000} {
 				c := newContainer(t, uid, common, share)
 				a := c.client(t, client{MiB: 8 << 10})

@@ -351,4 +351,19 @@ var gpuMutations = []Mutation{
 		New:     "	_ = i.findPeers\n",
 		Package: "./pkg/gpu/inventory", Test: "TestScan_LinkFails_RemovesGroups",
 	},
+	{
+		Name: "memory limits: only the last share of a container counts", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old: "sums[at].bytes += r.Bytes", New: "sums[at].bytes = r.Bytes",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_Containers_HaveTheSumOfTheirShares",
+	},
+	{
+		Name: "memory limits: a refused one lets the container start", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old: "l.reports.Report(refused)\n", New: "l.reports.Report(refused)\n\t\trefused = nil\n",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_AnyAnswer_RefusesOrSaysSo",
+	},
+	{
+		Name: "memory limits: partitions have them", File: "pkg/claim/plan/parameters.go",
+		Old: "d.Kind == gpu.KindGPU && d.Partial() && g.MemoryLimits", New: "d.Partial() && g.MemoryLimits",
+		Package: "./pkg/claim/plan", Test: "TestMake_Share_HasMemoryAndSharing",
+	},
 }

@@ -212,6 +212,9 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 			"ask an administrator to enable it, or name the strategy TimeSlicing in a GpuConfig")
 	}
 	d.Sharing.OwnSharedMemory = s.Daemon && sharing.AnonymousMemory(m.node.Snapshot.Driver.Version)
+	if d.Kind == gpu.KindGPU && d.Partial() && g.MemoryLimits { // The driver has none for partitions.
+		d.Sharing.ContainerLimit = d.Share.UsableBytes
+	}
 	if s.Limits && d.Partial() {
 		d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = new(d.Share.UsableBytes), d.Share.Compute
 	}

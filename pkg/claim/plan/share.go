@@ -36,6 +36,9 @@ type Sharing struct {
 	Timed    bool `json:"timed,omitempty"`
 	// MemoryLimit is each process's limit, in bytes. Nil means no limit: for a device without shares, and for time slices.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
+	// ContainerLimit is the limit of all processes of a container together, in bytes; 0 means no limit, as with drivers before
+	// CUDA 13.4.
+	ContainerLimit uint64 `json:"containerLimit,omitempty"`
 	// ActiveThreadPercentage is each process's limit of the SMs in percent; 0 means no limit.
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
 	// MultiUser says whether an MPS daemon must serve several users concurrently, or must not. Nil: if the driver can.

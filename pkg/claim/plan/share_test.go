@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,6 +142,17 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 			n.Snapshot.Driver.Version = "570.172.08"
 			if p, err = Make(claim(c.configs, c.result), n); err != nil || p.Devices[0].Sharing.OwnSharedMemory {
 				t.Errorf("MPS of an older driver has files in /dev/shm, and the container keeps its own (%v)", err)
+			}
+			n.Snapshot.GPUs = slices.Clone(n.Snapshot.GPUs)
+			for i := range n.Snapshot.GPUs {
+				n.Snapshot.GPUs[i].MemoryLimits = true
+			}
+			limit := uint64(0)
+			if p.Devices[0].Kind == gpu.KindGPU { // The driver has no such limits for partitions.
+				limit = c.share.UsableBytes
+			}
+			if p, err = Make(claim(c.configs, c.result), n); err != nil || p.Devices[0].Sharing.ContainerLimit != limit {
+				t.Errorf("the container's limit is %d, want %d (%v)", p.Devices[0].Sharing.ContainerLimit, limit, err)
 			}
 		})
 	}

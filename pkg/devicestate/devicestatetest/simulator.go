@@ -114,8 +114,9 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
 	o.Executors[sharing.MPSExecutor], o.Executors[sharing.TimeSliceExecutor] = p.shares, p.slices
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
+	o.LimitHook, o.LimitRequests = "/memory-limit-hook", "/memory-limits"
 	root := s.env.Dir
-	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
+	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root, Cgroups: root})
 	var scanning sync.Mutex // GPUs are prepared concurrently, and scanned one at a time.
 	o.Scans = Scans(func() gpu.Snapshot {
 		scanning.Lock()

@@ -31,9 +31,9 @@ var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 // reader reads one GPU. It keeps the first error that makes the GPU unusable.
 type reader struct {
 	err error
-	// driver is the driver's version; known has the profiles of earlier scans.
-	driver string
-	known  *sync.Map
+	// driver is the driver's version; known has the profiles of earlier scans. cgroups is the root of the node's cgroups.
+	driver, cgroups string
+	known           *sync.Map
 }
 
 // require keeps the error of a query that every usable GPU answers.
@@ -117,7 +117,7 @@ func (i *Inventory) readGPUs(session *session, n int, s *gpu.Snapshot) map[strin
 
 // readGPU reads one GPU. It can return after its scan.
 func (i *Inventory) readGPU(a *reading) error {
-	r := reader{driver: a.driver, known: &i.profiles}
+	r := reader{driver: a.driver, cgroups: i.o.Cgroups, known: &i.profiles}
 	d, err := a.session.Device(a.gpu.Index)
 	r.require("the GPU's handle", err)
 	if err == nil {
@@ -197,6 +197,10 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	// MPS can limit a client's memory and SMs since Volta. A vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !g.VGPU && !slices.Contains(guestBrands, brand)
+	if r.cgroups != "" {
+		_, err = d.MemoryLimit(r.cgroups)
+		g.MemoryLimits = r.optional("the limit of all cgroups", err) || errors.Is(err, nvml.NotFound)
+	}
 }
 
 // guestBrands are the vGPU licences, which only GPUs in virtual machines have.

@@ -39,6 +39,8 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev.
 	ProcRoot, SysRoot, DevRoot string
+	// Cgroups is the node's directory of cgroups of version 2. Default: the node has none.
+	Cgroups string
 	// Scans and Trigger belong to the Inventory. Default: new ones.
 	Scans   *Latest
 	Trigger notify.Trigger

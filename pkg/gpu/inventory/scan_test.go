@@ -39,6 +39,35 @@ func bare(t *testing.T, lib nvml.Library) *Inventory {
 	return New(Options{Library: lib, ProcRoot: none, SysRoot: none, DevRoot: none})
 }
 
+// TestScan_MemoryLimits_NeedDriverAndCgroups scans with and without cgroups, on drivers before and since CUDA 13.4, and while
+// the query fails.
+func TestScan_MemoryLimits_NeedDriverAndCgroups(t *testing.T) {
+	cgroups := t.TempDir()
+	for _, c := range []struct {
+		cuda    int
+		cgroups string
+		code    nvml.Code
+		want    bool
+	}{
+		{13040, cgroups, 0, true}, {13030, cgroups, 0, false}, {13040, "", 0, false}, {13040, filepath.Join(cgroups, "none"), 0, false},
+		{13040, cgroups, nvml.FunctionNotFound, false}, {13040, cgroups, nvml.NoPermission, false}, {13040, cgroups, nvml.Unknown, false},
+	} {
+		machine := simtest.Machine(t, "hgx-h100")
+		simtest.Change(t, machine, func(s *engine.State) { s.Profile.Driver.CUDA = c.cuda })
+		var calls nvmltest.Calls
+		if c.code != 0 {
+			calls.Answer(c.code, func(_ int, call nvmltest.Call) bool { return call.Query == "nvmlDeviceGetMemoryLimits_v1" })
+		}
+		i := bare(t, nvmlfake.WithHook(machine, calls.Do))
+		i.o.Cgroups = c.cgroups
+		for _, g := range scan(t, i).GPUs {
+			if g.MemoryLimits != c.want {
+				t.Errorf("CUDA %d, cgroups %q, answer %d: %v", c.cuda, c.cgroups, c.code, g.MemoryLimits)
+			}
+		}
+	}
+}
+
 func TestScan_EachProfile_HasNoProblems(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {

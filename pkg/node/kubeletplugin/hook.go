@@ -65,21 +65,21 @@ func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error
 	return failure
 }
 
-// InstallHook copies the CDI hook from this image to the data directory, because the container runtime runs it on the
-// node. One rename replaces the file, so a starting container runs either the old or the new version. If the image has
-// no hook, an installed one stays.
-func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) (err error) {
+// InstallHook copies a hook from this image to the data directory, because the container runtime runs it on the node. One
+// rename replaces the file, so a starting container runs either the old or the new version. If the image has no hook, an
+// installed one stays.
+func InstallHook(ctx context.Context, h *host.Host, source, dataDir, name string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("install the CDI hook: %w", err)
+			err = fmt.Errorf("install the hook %s: %w", name, err)
 		}
 	}()
-	lock, err := h.Lock(ctx, filepath.Join(dataDir, HookName+".lock"), 0)
+	lock, err := h.Lock(ctx, filepath.Join(dataDir, name+".lock"), 0)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	target := filepath.Join(dataDir, HookName)
+	target := filepath.Join(dataDir, name)
 	have, haveErr := os.ReadFile(target)
 	want, err := os.ReadFile(source)
 	switch {

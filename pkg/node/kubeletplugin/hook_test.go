@@ -21,7 +21,7 @@ func TestInstallHook_SameOrOtherVersion_ReplacesOnlyTheOther(t *testing.T) {
 	h := host.New(host.Options{})
 	t.Cleanup(h.Close)
 	source, target := filepath.Join(dir, "image"), filepath.Join(dir, HookName)
-	install := func() error { return InstallHook(t.Context(), h, source, dir) }
+	install := func() error { return InstallHook(t.Context(), h, source, dir, HookName) }
 	write := func(path, text string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
@@ -84,7 +84,7 @@ func TestInstallHook_ImageWithAndWithoutHook_InstallsOrKeeps(t *testing.T) {
 	if err := os.Mkdir(data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	install := func() error { return InstallHook(t.Context(), h, source, data) }
+	install := func() error { return InstallHook(t.Context(), h, source, data, HookName) }
 	if err := install(); err == nil {
 		t.Error("an image without a hook is fine")
 	}

@@ -203,7 +203,7 @@ var attributes = []attribute{
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
 	{Entry{Name: "isolation", Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "the driver and the node's settings",
-		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns without limits) or hardware (the device is not shared). A monitor device has none."},
+		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns; only memoryLimit can limit them) or hardware (the device is not shared). A monitor device has none."},
 		text(func(s attributeSource) string {
 			switch {
 			case s.device.Kind == gpu.KindMonitor:
@@ -212,6 +212,14 @@ var attributes = []attribute{
 				return "hardware"
 			}
 			return sharing.Of(s.offer.Strategy).Isolation
+		})},
+	{Entry{Name: "memoryLimit", Type: "string", Devices: gpuOnly, Source: "nvmlDeviceGetMemoryLimits_v1 and the node's settings",
+		Meaning: "container if the driver limits all processes of a container together to the memory of their share, by any strategy (CUDA 13.4, cgroup v2). Missing otherwise."},
+		text(func(s attributeSource) string {
+			if s.offer == nil || !s.gpu.MemoryLimits {
+				return ""
+			}
+			return "container"
 		})},
 	{Entry{Name: "renameByDefault", Type: "bool", Devices: gpuOrMIG, Source: "the node's settings",
 		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks -SHARED. Missing otherwise."},

@@ -98,7 +98,7 @@ func TestBuild_AnyMemoryRequested_LimitsProcessToCharge(t *testing.T) {
 func checkLimits(t *testing.T, p plan.Plan, charged resource.Quantity) {
 	t.Helper()
 	var mebibytes int64
-	edits := cdi.DeviceEdits(specs.ContainerEdits{}, p.Devices[0], "/mps", "")
+	edits := cdi.DeviceEdits(specs.ContainerEdits{}, plan.Claim{}, p.Devices[0], cdi.Paths{MPS: "/mps"})
 	for _, env := range edits.Env {
 		_, _ = fmt.Sscanf(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", &mebibytes)
 	}

@@ -25,6 +25,7 @@
 'cliqueID': 'int',
 'gpuCount': 'int',
 'isolation': 'string',
+'memoryLimit': 'string',
 'renameByDefault': 'bool',
 'mode': 'string',
 'machine': 'string'}
