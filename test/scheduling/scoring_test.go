@@ -26,36 +26,36 @@ const packing = `profiles:
 `
 
 // TestScoring_NodeWithPartitions_LooksEmpty lets the scheduler pack pods of `nvidia.com/gpu`. On one node four GPUs have
-// partitions, and on the other two are allocated. The scheduler counts GPUs that are allocated themselves, so it prefers the
-// other node, although the first has fewer free GPUs. By another resource, which pods ask for with their GPUs, it packs
-// rightly. If this fails with a new version of Kubernetes, it counts partitions: change docs/scaling.md and docs/migrating.md.
+// partitions, or are a group, and on the other two are allocated. The scheduler counts GPUs that are allocated themselves, so it
+// prefers the other node, although the first has fewer free GPUs. By another resource, which pods ask for with their GPUs, it
+// packs rightly. If this fails with a new version of Kubernetes, it counts them: change docs/scaling.md and docs/migrating.md.
 func TestScoring_NodeWithPartitions_LooksEmpty(t *testing.T) {
 	for _, c := range []struct {
 		resource string
-		cut      bool // The four GPUs of the first node have partitions; otherwise they are allocated.
+		first    string // the workload on the first node
 		want     string
 	}{
-		{"nvidia.com/gpu", true, nodeName(1)}, {"nvidia.com/gpu", false, nodeName(0)}, {"cpu", true, nodeName(0)},
+		{"nvidia.com/gpu", "1g", nodeName(1)}, {"nvidia.com/gpu", "group", nodeName(1)}, {"nvidia.com/gpu", "whole", nodeName(0)},
+		{"cpu", "1g", nodeName(0)},
 	} {
-		t.Run(fmt.Sprintf("%s, partitions %v", c.resource, c.cut), func(t *testing.T) {
+		t.Run(c.resource+", "+c.first, func(t *testing.T) {
 			ctx := t.Context()
 			p := newPlane(ctx, t)
 			p.nodes, p.profile = 2, fmt.Sprintf(packing, c.resource)
 			must(t, p.createNodes(ctx))
-			published, err := p.publish(ctx, settingNamed("1g"))
+			published, err := p.publish(ctx, settingNamed("all"))
 			must(t, err)
-			held := []placed{}
-			for node, count := range []int{4, 2} {
+			var held []placed
+			for node, w := range []workload{workloadNamed(c.first), workloadNamed("whole")} {
 				fleet := newFleet(node, published[node])
-				for i, g := range devicesOf(published[node], isWhole)[:count] {
-					w := workloadNamed("whole")
-					w.request = request("gpu.nvidia.com", 1, selectors(fmt.Sprintf("%%s.uuid == '%s'", attribute(g, "uuid")))...)
-					if node == 0 && c.cut {
-						w = workloadNamed("1g")
-						w.request = request("mig-1g.10gb.nvidia.com", 1, selectors(fmt.Sprintf("%%s.parentUUID == '%s'", attribute(g, "uuid")))...)
-					}
+				count := []int{4, 2}[node]
+				for i, g := range devicesOf(published[node], isWhole)[:count/int(max(w.gpus, 1))] {
 					one := placed{arrival{name: fmt.Sprintf("held-%d-%d", node, i), workload: w}, nil, nodeName(node)}
-					one.claim = w.claim(one.name)
+					if uuid := attribute(g, "uuid"); w.gpus <= 1 {
+						own := map[string]string{"whole": "uuid", "1g": "parentUUID"}[w.name]
+						one.workload.request = request(w.request.DeviceClassName, 1, selectors(fmt.Sprintf("%%s.%s == '%s'", own, uuid))...)
+					}
+					one.claim = one.workload.claim(one.name)
 					one.claim.UID = types.UID(one.name) // The API server replaces it.
 					if !fleet.Start(one.claim, one.node) {
 						t.Fatalf("no room for %s", one.name)
