@@ -4,6 +4,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,6 +24,8 @@ type Setting struct {
 	Records *record.GPUs
 	// After is how long the value must be unneeded. If it is negative, the setting is not restored for an idle GPU.
 	After time.Duration
+	// Longest is the longest pause between two attempts. Default: an hour.
+	Longest time.Duration
 	// Limit is for attempts that can take longer than a round, which does not wait for them. Restore reports its errors
 	// itself then.
 	Limit time.Duration
@@ -86,7 +89,7 @@ func NewSettings(h *host.Host, locker Locker, scans gpu.Scans, settings ...Setti
 const (
 	// roundLimit limits one Reconcile. A hanging GPU keeps only its own settings from being restored.
 	roundLimit = 10 * time.Second
-	// The pause after a failed attempt doubles between these bounds.
+	// The pause after a failed attempt doubles from the first one to the setting's longest.
 	firstPause, longestPause = time.Minute, time.Hour
 	// keepInterval is the interval of Keep, which may have to run a program.
 	keepInterval = 5 * time.Minute
@@ -170,7 +173,7 @@ func (s *Settings) reconcile(ctx context.Context, a attempt) error {
 			return nil
 		}
 		if err := setting.Restore(ctx, g); err != nil {
-			state.next = now.Add(min(firstPause<<min(state.failures, 10), longestPause))
+			state.next = now.Add(min(firstPause<<min(state.failures, 10), cmp.Or(setting.Longest, longestPause)))
 			state.failures++
 			return err
 		}

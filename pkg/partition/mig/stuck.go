@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -144,9 +145,12 @@ func inPlace(stuck []plan.Partition) error {
 	}
 }
 
+// stuckPause is the longest time for which a place stays blocked after an administrator has ended what held its partition.
+const stuckPause = 5 * time.Minute
+
 // StuckSetting is the attempts to destroy stuck partitions, in the form of a setting that is restored.
 func (x *Executor) StuckSetting() executor.Setting {
-	return executor.Setting{Restorer: retry{x.once()}, Records: x.stuck.records}
+	return executor.Setting{Restorer: retry{x.once()}, Records: x.stuck.records, Longest: stuckPause}
 }
 
 // retry makes an attempt for the stuck partitions of a GPU.

@@ -78,7 +78,14 @@ func TestUnprepare_DestructionFailsWithoutProcess_ClaimEndsAndItsPlaceIsBlocked(
 				p = e.Start()
 				e.Must(p.RecoverAll())
 			}
+			for range 10 { // Hours later the pauses are no longer than at first.
+				e.Now = e.Now.Add(time.Hour)
+				if errs := p.Settings.Reconcile(context.Background()); len(errs) != 1 {
+					t.Errorf("an attempt after an hour: %v", errs)
+				}
+			}
 			unstuck(e)
+			e.Now = e.Now.Add(5 * time.Minute)
 			e.Must(joined(p.Settings.Reconcile(context.Background())))
 			e.CheckClean(p)
 			if left, err := p.MIG.Stuck(); err != nil || len(left) > 0 || len(e.Sim.State().GPUs[0].Instances) > 0 {
