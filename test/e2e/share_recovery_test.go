@@ -105,7 +105,8 @@ func daemonPID(ctx context.Context, t *testing.T, device string) int {
 func checkNoDaemons(ctx context.Context, t *testing.T) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, "no MPS daemon left", 60*time.Second, func(ctx context.Context) (bool, string) {
-		out, err := cluster.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+env.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.*")
+		const dir = "/var/lib/kubelet/plugins/" + env.Driver + "/mps"
+		out, err := cluster.OnNode(ctx, "find", dir, "-mindepth", "1", "-not", "-name", "supervisor.*")
 		if err != nil {
 			return false, err.Error()
 		}
@@ -113,7 +114,12 @@ func checkNoDaemons(ctx context.Context, t *testing.T) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return strings.TrimSpace(out) == "" && !strings.Contains(mounts, "/mps/gpu-"), out
+		for line := range strings.Lines(mounts) {
+			if strings.Contains(line, dir+"/") {
+				out += line
+			}
+		}
+		return strings.TrimSpace(out) == "", out
 	}))
 }
 

@@ -17,11 +17,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
@@ -37,7 +40,30 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, Enter(os.Args[2:]))
 		os.Exit(1)
 	}
+	const inside = "SUPERVISOR_TEST_MOUNTS" // Set in a mount namespace of the test's own, so that a killed test leaves no mount.
+	if os.Getenv(inside) == "" {
+		os.Exit(again(inside))
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		fmt.Fprintln(os.Stderr, "keep mounts in the test's namespace:", err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// again runs the test in a new mount namespace, with a variable, and returns its exit code.
+func again(variable string) int {
+	cmd := exec.Command(os.Args[0], os.Args[1:]...)
+	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // The kernel sends the signal at the end of the thread.
+	err := cmd.Run()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		fmt.Fprintln(os.Stderr, "run the test in a mount namespace:", err)
+		return 1
+	}
+	return cmd.ProcessState.ExitCode()
 }
 
 // env is a simulated driver root and a directory for daemons.
