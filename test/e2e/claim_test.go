@@ -355,6 +355,7 @@ func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) 
 		}
 		return text(made.Spec), nil
 	}
+	policies := func(spec string) int { return strings.Count(spec, `"requestPolicy"`) }
 	unchanged := map[*resourceapi.ResourceSlice]string{}
 	tried, policyDenied := 0, 0
 	// The test of the policy itself has all amounts. An API server compares 1e999999999 with the bounds of a request for ever,
@@ -386,11 +387,15 @@ func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) 
 			}
 			stored, err := create(changed)
 			switch {
+			case err == nil && policies(text(changed.Spec)) > policies(text(base.Spec)) && policies(stored) == 0:
+				// A server without shared devices drops policies of requests.
 			case err == nil && stored != unchanged[s]:
 				created = append(created, base.Spec.Pool.Name)
 			case err == nil:
 			case apierrors.IsForbidden(err):
 				denied = append(denied, err.Error())
+			case strings.HasSuffix(c.Name, " step 0") && strings.Contains(err.Error(), "INTERNAL_ERROR; received from peer"):
+				// The validation before 1.37 divides by the step. The server ends the request, and stores nothing.
 			case !apierrors.IsInvalid(err):
 				t.Errorf("%s: %v", c.Name, err)
 			}
