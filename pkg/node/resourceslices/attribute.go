@@ -27,6 +27,8 @@ type attributeSource struct {
 	uuid string
 	// group names the device's NVLink group, if any.
 	group string
+	// migLayout is the name of a whole GPU's MIGLayout; empty if it has none.
+	migLayout string
 	// offer describes the shares of the device; nil if it is not shared.
 	offer *sharing.Offer
 }

@@ -38,7 +38,7 @@ const (
 	maxMemory = 1 << 50
 )
 
-func sliceCounter(i int) string { return fmt.Sprintf("memory-slice-%d", i) }
+func sliceCounter(i int) string { return fmt.Sprintf("%s%d", sliceCounters, i) }
 
 // counters returns the counter set of a GPU and the consumption of each device.
 //

@@ -39,7 +39,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		s := b.source(g.gpu, e.device)
 		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device), &e.profile
 		if e.device.Kind == gpu.KindGPU {
-			s.profile = b.geometry(g.gpu.MIG).all
+			s.profile, s.migLayout = b.geometry(g.gpu.MIG).all, b.layoutName(g)
 		}
 		d := b.device(s)
 		if set != nil {

@@ -43,7 +43,7 @@ func (e deviceEntry) describe() string {
 }
 
 // entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means that
-// there are partitions which the node publishes once an object asks for them.
+// the settings publish partitions of it to new claims, now or once an object asks for them.
 func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bool) {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
@@ -75,29 +75,44 @@ func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bo
 		}
 	}
 	partitionable = slices.ContainsFunc(entries, func(e deviceEntry) bool {
-		return b.publishes(e) && (e.placements == sharing.OnePlacement || e.placements == sharing.EndingPlacements)
+		return e.device.Kind == gpu.KindMIG && e.placements != sharing.NoPlacement && b.available(e)
 	})
 	b.sample(g.gpu.ProductName, entries)
 	return slices.DeleteFunc(entries, func(e deviceEntry) bool { return !b.publishes(e) }), partitionable
 }
 
 func (b *builder) publishes(e deviceEntry) bool {
-	return e.held || (e.placements != sharing.NoPlacement || e.external) && (e.state == "" || e.state.temporary() && b.o.Taints)
+	return e.held || (e.placements != sharing.NoPlacement || e.external) && b.available(e)
 }
 
-// sample leaves one placement of the node for each profile that no object asks for, so that classes, reviews, quotas and
-// autoscalers still know it. A first claim can get it.
+// available reports whether the node could publish the entry to new claims, whatever its settings.
+func (b *builder) available(e deviceEntry) bool {
+	return e.state == "" || e.state.temporary() && b.o.Taints
+}
+
+// sample leaves at most one placement of the node for each profile that no object asks for, so that classes, reviews, quotas
+// and autoscalers still know it. A first claim can get it. A GPU without its whole device has counters in any case, and
+// no MIGLayoutAttribute by which other nodes could stand for it.
 func (b *builder) sample(model string, entries []deviceEntry) {
+	const why = "no object asks for its profile"
+	whole := b.publishes(entries[0])
 	for n := range entries {
 		e := &entries[n]
 		if e.placements == sharing.AllPlacements || e.held || e.external || !b.publishes(*e) {
 			continue
 		}
 		switch key := [2]string{model, e.profile.Name}; {
+		case e.placements == sharing.LaterPlacements && whole:
+			e.placements = sharing.NoPlacement
+		case e.placements == sharing.EndingAllPlacements:
+			e.exclude(NoDemand, why)
 		case !b.onDemand[key]:
 			b.onDemand[key] = true
+			if e.placements == sharing.EndingOnePlacement {
+				e.exclude(NoDemand, why)
+			}
 		case e.placements == sharing.EndingPlacements:
-			e.exclude(NoDemand, "no object asks for its profile")
+			e.exclude(NoDemand, why)
 		default:
 			e.placements = sharing.NoPlacement
 		}

@@ -21,8 +21,9 @@ type gpuState struct {
 	held []Held
 	// entries are the devices to publish, without the monitor.
 	entries []deviceEntry
-	// partitionable means that the node publishes partitions of the GPU once an object asks for them.
-	partitionable bool
+	// partitionable means that the node publishes partitions of the GPU, now or once an object asks for them. beside means
+	// that it publishes partitions or groups of any GPUs now.
+	partitionable, beside bool
 }
 
 func wholeName(address string) string {
@@ -31,10 +32,13 @@ func wholeName(address string) string {
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
-// cut reports whether the GPU has counters of its own: it publishes partitions, or does once an object asks for them.
+// cut reports whether the GPU has counters of its own: it publishes partitions, or could, and the node has other counters.
 // Cluster-autoscaler takes the mean over the counter sets of a node, and would ignore the GPUs without one.
-func (g gpuState) cut() bool {
-	return g.partitionable || slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG })
+func (g gpuState) cut() bool { return g.partitionable && g.beside || g.parted() }
+
+// parted reports whether partitions of the GPU are published.
+func (g gpuState) parted() bool {
+	return slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG })
 }
 
 // heldAs returns the held devices of a kind without duplicates.
@@ -78,7 +82,16 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 		g.entries, g.partitionable = b.entries(*g)
 		out = append(out, *g)
 	}
+	if slices.ContainsFunc(out, gpuState.parted) {
+		besideOthers(out)
+	}
 	return out
+}
+
+func besideOthers(gpus []gpuState) {
+	for n := range gpus {
+		gpus[n].beside = true
+	}
 }
 
 // missing adds the held GPUs that were not read, and reports the problems of GPUs that no claim holds.

@@ -25,7 +25,8 @@ type group struct {
 	why   string
 }
 
-// groups returns the groups whose GPUs are all available as a whole and publish groups, and the held groups.
+// groups returns the groups whose GPUs are all available as a whole and publish groups, and the held groups. With a group,
+// all GPUs of the node that could be cut have counters.
 func (b *builder) groups(gpus []gpuState) []group {
 	byAddress := map[string]gpuState{}
 	held := map[string][]gpuState{}
@@ -56,6 +57,12 @@ func (b *builder) groups(gpus []gpuState) []group {
 	for _, name := range sortedKeys(held) {
 		device, _ := gpu.ParseName(name) // name comes from Device.Name.
 		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink no longer connects its GPUs"})
+	}
+	if len(out) > 0 {
+		besideOthers(gpus)
+		for _, g := range out {
+			besideOthers(g.members)
+		}
 	}
 	if n := len(b.nvlinkCounters(out).size); n >= resourceapi.ResourceSliceMaxCountersPerCounterSet {
 		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters for them in a set",

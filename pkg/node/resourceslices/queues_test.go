@@ -129,12 +129,17 @@ func TestBuild_ClusterAutoscalersUtilization_IsKnown(t *testing.T) {
 		{"HGX H100, two groups of 4", h100, []func(*scheduler) *resourceapi.ResourceClaim{group(4), group(4)}, 1. / 9},
 		{"HGX H100, a group of 2", h100, []func(*scheduler) *resourceapi.ResourceClaim{group(2)}, 1. / 9},
 		{"HGX H100, a partition 1g.10gb", h100, []func(*scheduler) *resourceapi.ResourceClaim{cut("1g.10gb", 1)}, (1 + 1./8) / 9},
+		{"HGX H100, groups but no partitions, one GPU", h100, []func(*scheduler) *resourceapi.ResourceClaim{whole(1)}, 2. / 9},
 		{"four bridged H100, a group of 2", func(*testing.T) gpu.Snapshot { return pairs(4, layouttest.H100()) },
 			[]func(*scheduler) *resourceapi.ResourceClaim{group(2)}, 1. / 2},
 		{"four bridged H100, two groups of 2", func(*testing.T) gpu.Snapshot { return pairs(4, layouttest.H100()) },
 			[]func(*scheduler) *resourceapi.ResourceClaim{group(2), group(2)}, 1},
 	} {
-		s := newScheduler(t, c.board(t), resourceslices.Options{})
+		o := resourceslices.Options{}
+		if strings.Contains(c.what, "no partitions") { // The cluster asks for groups alone.
+			o = withSharing(sharingtest.Source{PlacementsOf: func(gpu.GPU, string) sharing.Placements { return sharing.LaterPlacements }})
+		}
+		s := newScheduler(t, c.board(t), o)
 		for _, claim := range c.claims {
 			if len(s.allocate(claim(s))) == 0 {
 				t.Fatalf("%s: no devices", c.what)
@@ -150,6 +155,7 @@ func TestBuild_ClusterAutoscalersUtilization_IsKnown(t *testing.T) {
 // utilization 1, and an empty one 0. With Auto, while no object asks for partitions and groups, each GPU adds to it.
 func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 	one := func(gpu.GPU, string) sharing.Placements { return sharing.OnePlacement }
+	later := func(gpu.GPU, string) sharing.Placements { return sharing.LaterPlacements }
 	none := func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }
 	for _, name := range profiles.Names() {
 		p, err := profiles.Load(name)
@@ -157,7 +163,10 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := len(p.Slots)
-		for setting, o := range map[string]resourceslices.Options{"All": {}, "Auto": withSharing(sharingtest.Source{PlacementsOf: one, GroupsOf: none})} {
+		for setting, o := range map[string]resourceslices.Options{
+			"All": {}, "Auto": withSharing(sharingtest.Source{PlacementsOf: one, GroupsOf: none}),
+			"Auto, another node has the one": withSharing(sharingtest.Source{PlacementsOf: later, GroupsOf: none}),
+		} {
 			s := newScheduler(t, snapshot(t, name, n), o)
 			var got []string
 			for i := range n + 1 {
@@ -167,7 +176,7 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 				}
 			}
 			t.Logf("%s, %s: %s", name, setting, strings.Join(got, " "))
-			if got[0] != "0.00" || got[n] != "1.00" || !slices.IsSorted(got) || setting == "Auto" && len(slices.Compact(got)) != n+1 {
+			if got[0] != "0.00" || got[n] != "1.00" || !slices.IsSorted(got) || setting != "All" && len(slices.Compact(got)) != n+1 {
 				t.Errorf("%s, %s, by allocated GPUs: %s", name, setting, got)
 			}
 		}

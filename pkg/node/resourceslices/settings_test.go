@@ -154,7 +154,11 @@ func TestBuild_SettingsChangeUnderClaims_NeverOverlap(t *testing.T) {
 			given := 0
 			for range 300 {
 				if r.IntN(3) == 0 { // The settings change, and the node publishes again.
-					o := parsed(t, files[r.IntN(len(files))])
+					of := parsed
+					if r.IntN(3) == 0 {
+						of = elsewhere
+					}
+					o := of(t, files[r.IntN(len(files))])
 					for _, d := range prepared {
 						o.Held = append(o.Held, heldBy(t, m, d)...)
 					}

@@ -95,10 +95,16 @@ type Placements int
 const (
 	AllPlacements Placements = iota
 	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one partition of the node.
+	// EndingAllPlacements has no such exception.
 	EndingPlacements
+	EndingAllPlacements
 	// OnePlacement is one of the node, so that its profile stays known. With it, GPUs that an administrator cut have their
 	// monitor devices.
 	OnePlacement
+	// EndingOnePlacement is the one, for a moment longer, but no new claim gets it.
+	EndingOnePlacement
+	// LaterPlacements are published once an object asks for them: another node publishes the one.
+	LaterPlacements
 	NoPlacement
 )
 

@@ -56,10 +56,18 @@ func (s Source) Monitors(g gpu.GPU) sharing.Placements {
 }
 
 // NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group or a monitor device.
-type NoDemand struct{}
+type NoDemand struct {
+	// Elsewhere means that another node publishes a placement of each profile.
+	Elsewhere bool
+}
 
 // Placements implements sharing.Demand.
-func (NoDemand) Placements(string) sharing.Placements { return sharing.OnePlacement }
+func (n NoDemand) Placements(string) sharing.Placements {
+	if n.Elsewhere {
+		return sharing.LaterPlacements
+	}
+	return sharing.OnePlacement
+}
 
 // Groups implements sharing.Demand.
 func (NoDemand) Groups() sharing.Placements { return sharing.NoPlacement }
