@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices. The controller
-// remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read.
+// remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read. The ConfigMap
+// also names the sample nodes, which publish what no object asks for.
 package demand
 
 import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,14 +33,15 @@ const (
 )
 
 // The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object last
-// asked for it. The keys of kinds have such a time each. The others are the time of the last write, and the number of nodes
-// with GPUs.
+// asked for it. The keys of kinds have such a time each. The others are the time of the last write, the number of nodes
+// with GPUs, and a JSON list of the sample nodes.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"
 	monitorsKey = "monitors"
 	writtenKey  = "written"
 	nodesKey    = "nodes"
+	samplesKey  = "samples"
 )
 
 // kinds are the keys of devices that have no profile.
@@ -52,6 +55,8 @@ const (
 	maxProfiles = 500
 	// maxNodes is far above the nodes of a cluster.
 	maxNodes = 1 << 20
+	// MaxSamples is the number of sample nodes. Their names have 253 bytes at most, so the list stays below maxBytes.
+	MaxSamples = 200
 )
 
 // State is the content of the ConfigMap.
@@ -63,12 +68,15 @@ type State struct {
 	Written time.Time
 	// Nodes is the number of nodes with GPUs.
 	Nodes int
+	// Samples are the nodes that publish a placement of each profile that no object asks for, sorted. Nil means that all
+	// nodes do: earlier versions do not know them.
+	Samples []string
 }
 
-// Next returns the state after the last one, with the devices that are asked for now. changed means that it must be
-// written.
-func Next(last State, asked []string, nodes int, now time.Time) (next State, changed bool) {
-	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes}
+// Next returns the state after the last one, with the devices that are asked for now, the number of nodes and the sample
+// nodes. changed means that it must be written.
+func Next(last State, asked []string, nodes int, samples []string, now time.Time) (next State, changed bool) {
+	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes, Samples: samples}
 	if next.Since == nil {
 		next.Since = map[string]time.Time{}
 	}
@@ -80,7 +88,8 @@ func Next(last State, asked []string, nodes int, now time.Time) (next State, cha
 		next.Since[what] = now
 	}
 	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
-	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now)
+	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now) ||
+		!slices.Equal(last.Samples, next.Samples) || (last.Samples == nil) != (next.Samples == nil)
 	if changed {
 		next.Written = now
 	}
@@ -102,6 +111,10 @@ func Encode(s State) map[string]string {
 	}
 	text, _ := json.Marshal(times) // Strings always encode, and encoding/json sorts keys.
 	data[Key], data[writtenKey], data[nodesKey] = string(text), stamp(s.Written), strconv.Itoa(s.Nodes)
+	if s.Samples != nil {
+		text, _ := json.Marshal(s.Samples)
+		data[samplesKey] = string(text)
+	}
 	return data
 }
 
@@ -158,7 +171,25 @@ func Decode(data map[string]string) (State, error) {
 	if out.Nodes, err = strconv.Atoi(data[nodesKey]); err != nil || out.Nodes < 0 || out.Nodes > maxNodes {
 		return State{}, fmt.Errorf("%s: %.50q is not a number of nodes", nodesKey, data[nodesKey])
 	}
+	if text, known := data[samplesKey]; known {
+		if out.Samples, err = parseSamples(text); err != nil {
+			return State{}, err
+		}
+	}
 	return out, nil
+}
+
+func parseSamples(text string) (nodes []string, err error) {
+	switch {
+	case len(text) > maxBytes:
+		return nil, fmt.Errorf("%s has %d bytes, but the limit is %d", samplesKey, len(text), maxBytes)
+	case json.Unmarshal([]byte(text), &nodes) != nil || nodes == nil:
+		return nil, fmt.Errorf("%s: %.50q is not a JSON list of nodes", samplesKey, text)
+	case len(nodes) > MaxSamples:
+		return nil, fmt.Errorf("%s has %d nodes, but the limit is %d", samplesKey, len(nodes), MaxSamples)
+	}
+	slices.Sort(nodes)
+	return nodes, nil
 }
 
 func parseTime(field, text string) (time.Time, error) {

@@ -24,7 +24,7 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 		if minute < 100 || minute >= 150 {
 			asked = append(asked, Groups)
 		}
-		next, changed := Next(last, asked, 3, start.Add(time.Duration(minute)*time.Minute))
+		next, changed := Next(last, asked, 3, nil, start.Add(time.Duration(minute)*time.Minute))
 		if changed {
 			writes++
 		}
@@ -49,11 +49,11 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 func TestNext_TimeInTheFuture_IsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	later := now.Add(time.Hour)
-	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, now)
+	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, nil, now)
 	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Since, want) || next.Written != now {
 		t.Errorf("%v, %v", next, changed)
 	}
-	if _, changed := Next(next, nil, 2, now.Add(time.Second)); changed {
+	if _, changed := Next(next, nil, 2, nil, now.Add(time.Second)); changed {
 		t.Error("a node more is a reason to write")
 	}
 }
@@ -74,7 +74,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	if _, err := Decode(nil); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}
-	for key, bad := range map[string]string{groupsKey: "all", monitorsKey: "no", writtenKey: "today", nodesKey: "-1"} {
+	for key, bad := range map[string]string{groupsKey: "all", monitorsKey: "no", writtenKey: "today", nodesKey: "-1", samplesKey: `{"n1": true}`} {
 		data := Encode(State{Since: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
 		data[key] = bad
 		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), key) {
@@ -99,18 +99,48 @@ func TestDecode_EarlierVersion_UnknownKindsAreAskedFor(t *testing.T) {
 		if asked := slices.Sorted(maps.Keys(got.Since)); err != nil || !slices.Equal(asked, c.want) {
 			t.Errorf("%v: %v asked for, %v, want %v", c.data, asked, err, c.want)
 		}
-		if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
+		if next, _ := Next(got, nil, 1, nil, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
 			t.Errorf("%v, want the profile", next.Since)
 		}
 	}
 }
 
+func TestNext_SampleNodes_AreWrittenWhenTheyChange(t *testing.T) {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	last := State{Since: map[string]time.Time{}, Written: now}
+	for _, c := range []struct {
+		samples []string
+		changed bool
+	}{{[]string{}, true}, {[]string{}, false}, {[]string{"n2"}, true}, {[]string{"n2"}, false}, {[]string{"n1", "n2"}, true}, {nil, true}, {nil, false}} {
+		next, changed := Next(last, nil, 2, c.samples, now)
+		read, err := Decode(Encode(next))
+		if err != nil || changed != c.changed || !slices.Equal(read.Samples, c.samples) || (read.Samples == nil) != (c.samples == nil) {
+			t.Errorf("%v: changed %v, read %#v, %v", c.samples, changed, read.Samples, err)
+		}
+		last = next
+	}
+}
+
+func TestDecode_TooManySampleNodes_ReturnsError(t *testing.T) {
+	s := State{Since: map[string]time.Time{}, Written: time.Now()}
+	for i := range MaxSamples {
+		s.Samples = append(s.Samples, fmt.Sprintf("%0253d", i))
+	}
+	if got, err := Decode(Encode(s)); err != nil || len(got.Samples) != MaxSamples {
+		t.Errorf("%d nodes with the longest names: %v", MaxSamples, err)
+	}
+	s.Samples = append(s.Samples, "one-more")
+	if _, err := Decode(Encode(s)); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Error(err)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
-	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)}, Nodes: 9})
-	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey])
-	f.Add(`{}`, "", "", "", "")
-	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes string) {
-		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes}
+	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)}, Nodes: 9, Samples: []string{"n1"}})
+	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey])
+	f.Add(`{}`, "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes, samplesKey: samples}
 		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
 		is, err := Decode(data)
 		if err != nil {
@@ -118,7 +148,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Decode(Encode(is))
 		same := func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }
-		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes {
+		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes || !slices.Equal(is.Samples, again.Samples) {
 			t.Errorf("%q: %v became %v (%v)", data, is, again, err)
 		}
 		if slices.Contains(slices.Collect(maps.Keys(is.Since)), "") {

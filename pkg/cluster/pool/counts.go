@@ -128,13 +128,14 @@ func Distinct(pools []Pool) iter.Seq2[Pool, int] {
 	}
 }
 
-// Count counts the devices of one pool; held lists its allocated devices.
+// Count counts the published devices of one pool, and the placements with those that Samples.Add added; held lists its
+// allocated devices.
 func (p Pool) Count(held []string) DeviceCounts {
 	left, states := p.states(held)
 	t := newCounts()
 	groups := map[string]bool{} // Models with published groups.
 	linked := map[string]int{}  // Free GPUs by the largest group of which they are a part.
-	for d, kind := range p.Devices() {
+	for d, kind := range p.published() {
 		if kind.Type == gpu.KindMonitor {
 			continue
 		}

@@ -96,9 +96,16 @@ func (p Pool) Shape() (shape [32]*Shape, ok bool) {
 }
 
 // Devices iterates over the pool's devices and their kinds.
-func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
+func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] { return devices(p.Slices) }
+
+// published iterates over the devices without those that the node could publish and does not.
+func (p Pool) published() iter.Seq2[resourceapi.Device, Kind] {
+	return devices(slices.DeleteFunc(slices.Clone(p.Slices), func(s *Slice) bool { return s.Possible }))
+}
+
+func devices(all []*Slice) iter.Seq2[resourceapi.Device, Kind] {
 	return func(yield func(resourceapi.Device, Kind) bool) {
-		for _, s := range p.Slices {
+		for _, s := range all {
 			for i, d := range s.Shape.Spec.Devices {
 				if !yield(d, s.Shape.Kinds[i]) {
 					return

@@ -42,6 +42,8 @@ type Shape struct {
 	places []Place
 	// Pool.With adds these.
 	possible []*Shape
+	// layouts are the MIG layouts of the whole GPUs.
+	layouts []string
 }
 
 // Place is an identity of a device.
@@ -60,7 +62,7 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		}
 		s.Kinds = append(s.Kinds, kindOf(d))
 	}
-	s.possible = possible(s)
+	s.possible, s.layouts = possible(s), layoutsOf(s)
 	return s
 }
 

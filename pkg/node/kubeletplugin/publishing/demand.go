@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,8 +45,9 @@ const (
 	perNode = 2 * time.Millisecond
 )
 
-// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. A ConfigMap
-// that is unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
+// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. Of other
+// profiles the sample nodes publish a placement each, or all nodes with a ConfigMap that names none. A ConfigMap that is
+// unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
 // claim waits for one.
 type Demand struct {
 	client                kubernetes.Interface
@@ -59,6 +61,10 @@ type Demand struct {
 	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
 	ends   map[string]time.Time
 	allEnd time.Time
+	// sample means that the node publishes a placement of each profile that no object asks for. sampleEnd is when these are
+	// withdrawn on a node that was a sample node.
+	sample    bool
+	sampleEnd time.Time
 	// written is the controller's time of the last ConfigMap, seen the node's time of it. alone means that no controller runs.
 	written, seen time.Time
 	alone         bool
@@ -77,7 +83,7 @@ func NewDemand(
 	switch found, err := a.get(ctx); {
 	case err == nil:
 		a.set(found)
-		a.allEnd = time.Time{}
+		a.allEnd, a.sampleEnd = time.Time{}, time.Time{}
 		if !a.written.IsZero() && a.written.Before(a.seen) { // The node does not start the time again with each restart.
 			a.seen = a.written
 		}
@@ -95,20 +101,35 @@ func (a *Demand) get(ctx context.Context) (*corev1.ConfigMap, error) {
 
 // Placements answers for profiles with the setting Auto.
 func (a *Demand) Placements(profile string) sharing.Placements {
-	return a.placements(profile, sharing.OnePlacement)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch out := a.placements(profile, sharing.OnePlacement); {
+	case a.sample || out == sharing.AllPlacements:
+		return out
+	case out == sharing.EndingPlacements:
+		return sharing.EndingAllPlacements
+	case time.Now().Before(a.sampleEnd):
+		return sharing.EndingOnePlacement
+	}
+	return sharing.LaterPlacements
 }
 
 // Groups answers for groups with the setting Auto.
-func (a *Demand) Groups() sharing.Placements { return a.placements(demand.Groups, sharing.NoPlacement) }
+func (a *Demand) Groups() sharing.Placements {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.placements(demand.Groups, sharing.NoPlacement)
+}
 
 // Monitors answers for monitor devices with the setting Auto.
 func (a *Demand) Monitors() sharing.Placements {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	return a.placements(demand.Monitors, sharing.OnePlacement)
 }
 
+// placements returns least for devices that no object asks for. The caller holds a.mu.
 func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	_, asked := a.asked[what]
 	switch now := time.Now(); {
 	case asked, a.asked == nil, a.alone:
@@ -195,11 +216,16 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 		returned, a.alone = a.alone, false
 	}
 	same := func(time.Time, time.Time) bool { return true }
-	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Since, same) {
+	sample := state.Samples == nil || slices.Contains(state.Samples, a.node)
+	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Since, same) && sample == a.sample {
 		return false
 	}
 	maps.DeleteFunc(a.ends, func(_ string, end time.Time) bool { return !time.Now().Before(end) })
 	end := time.Now().Add(endingFor)
+	if a.sample && !sample {
+		a.sampleEnd = end
+	}
+	a.sample = sample
 	if a.asked == nil || returned {
 		a.allEnd = end
 	}

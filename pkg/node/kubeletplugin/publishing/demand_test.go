@@ -225,6 +225,64 @@ func TestDemand_Kind_PublishedWhileAskedFor(t *testing.T) {
 	}
 }
 
+// withSamples adds the sample nodes to a ConfigMap; the node of the tests is n1.
+func withSamples(c *corev1.ConfigMap, nodes ...string) *corev1.ConfigMap {
+	state, _ := demand.Decode(c.Data)
+	state.Samples = append([]string{}, nodes...)
+	c.Data = demand.Encode(state)
+	return c
+}
+
+const later, endingOne, endingAll = sharing.LaterPlacements, sharing.EndingOnePlacement, sharing.EndingAllPlacements
+
+func TestDemand_SampleNodesChange_OnlyTheyPublishTheOne(t *testing.T) {
+	atAsked(t, []runtime.Object{withSamples(configMap("1g.10gb"), "n2")}, func(n *askedNode) {
+		n.want("at the start", all, later, 0)
+		n.write(withSamples(configMap("1g.10gb"), "n1", "n2"))
+		n.want("named", all, one, 1)
+		n.pass(endingFor)
+		n.want("named for a while", all, one, 3)
+		n.write(withSamples(configMap("1g.10gb"), "n2"))
+		n.want("not named any more", all, endingOne, 4)
+		n.pass(endingFor)
+		n.want("after the end", all, later, 5)
+		n.write(withSamples(configMap("1g.10gb"), "n3"))
+		n.pass(time.Minute)
+		n.want("other nodes change", all, later, 5)
+		n.write(withSamples(configMap("3g.40gb"), "n3"))
+		n.want("another profile", endingAll, all, 6)
+		n.pass(endingFor)
+		n.want("after the profile's end", later, all, 7)
+		n.write(configMap("3g.40gb"))
+		n.want("an earlier controller", one, all, 8)
+	})
+}
+
+// TestDemand_FirstConfigMapNamesSampleNodes_OthersEndAll has a node that started before the controller.
+func TestDemand_FirstConfigMapNamesSampleNodes_OthersEndAll(t *testing.T) {
+	for node, want := range map[string][2]sharing.Placements{"n1": {ending, one}, "n2": {endingAll, later}} {
+		atAsked(t, nil, func(n *askedNode) {
+			n.want("without a ConfigMap", all, all, 0)
+			n.write(withSamples(configMap("1g.10gb"), node))
+			n.want("first ConfigMap", all, want[0], 1)
+			n.pass(endingFor)
+			n.want("after the end", all, want[1], 2)
+		})
+	}
+}
+
+// TestDemand_NoController_NodeWithoutSamplePublishesAll has a controller that ends and returns.
+func TestDemand_NoController_NodeWithoutSamplePublishesAll(t *testing.T) {
+	atAsked(t, []runtime.Object{withSamples(configMap("1g.10gb"), "n2")}, func(n *askedNode) {
+		n.pass(aloneAfter + 2*time.Minute)
+		n.want("no controller", all, all, 2)
+		n.write(withSamples(configMap("1g.10gb"), "n2"))
+		n.want("a controller again", all, endingAll, 3)
+		n.pass(endingFor)
+		n.want("after the end", all, later, 4)
+	})
+}
+
 // TestDelay_ManyNodes_SpreadOverASecond counts the nodes that write in each tenth of the time.
 func TestDelay_ManyNodes_SpreadOverASecond(t *testing.T) {
 	for nodes, limit := range map[int]time.Duration{1: 2 * time.Millisecond, 100: 200 * time.Millisecond, 500: time.Second, 5000: time.Second} {

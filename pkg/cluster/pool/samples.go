@@ -1,0 +1,280 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/lru"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// Samples has the partitions that nodes could publish, by the attribute migLayout of their GPUs. Until an object asks for a
+// profile, one node publishes a placement of it for all nodes with that layout. The name of a layout is a hash of it, so no
+// node can have others believe that their GPUs have other partitions. It is safe for concurrent use.
+type Samples struct {
+	mu    sync.Mutex
+	known map[string]resourceslices.MIGLayout
+	// added has the results of Add, by shape: nodes that are alike stay alike.
+	added *lru.Cache
+}
+
+const (
+	// maxLayouts is the number of layouts to remember. A cluster has about one for each model.
+	maxLayouts = 1000
+	// maxAdded is the number of shapes to remember. Those of earlier slices stay in memory until then.
+	maxAdded = 256
+)
+
+// NewSamples returns Samples without a layout.
+func NewSamples() *Samples {
+	return &Samples{known: map[string]resourceslices.MIGLayout{}, added: lru.New(maxAdded)}
+}
+
+// Layouts returns the layouts of the pool's whole GPUs, sorted.
+func (p Pool) Layouts() (out []string) {
+	for _, s := range p.Slices {
+		out = append(out, s.Shape.layouts...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func layoutsOf(of *Shape) (out []string) {
+	for i, d := range of.Spec.Devices {
+		if name := Text(d, resourceslices.MIGLayoutAttribute); name != "" && of.Kinds[i].Type == gpu.KindGPU && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Learn remembers the layouts of which the pool publishes a partition of each profile. It reports whether one of them is
+// new.
+func (x *Samples) Learn(p Pool) (changed bool) {
+	for _, name := range p.Layouts() {
+		x.mu.Lock()
+		_, known := x.known[name]
+		full := len(x.known) >= maxLayouts
+		x.mu.Unlock()
+		if known || full {
+			continue
+		}
+		if l, ok := p.layout(name); ok {
+			x.mu.Lock()
+			x.known[name], changed = l, true
+			x.added.Clear()
+			x.mu.Unlock()
+		}
+	}
+	return changed
+}
+
+// Keep forgets all layouts but these.
+func (x *Samples) Keep(names map[string]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before := len(x.known)
+	maps.DeleteFunc(x.known, func(name string, _ resourceslices.MIGLayout) bool { return !names[name] })
+	if len(x.known) < before {
+		x.added.Clear()
+	}
+}
+
+// Complete reports whether the pool publishes a partition of each profile of a layout.
+func (p Pool) Complete(layout string) bool {
+	_, ok := p.layout(layout)
+	return ok
+}
+
+// layout returns the layout with a name; false if the pool lacks a part of it. A GPU without claims and external partitions
+// has the counters of the layout.
+func (p Pool) layout(name string) (l resourceslices.MIGLayout, ok bool) {
+	if !slices.ContainsFunc(p.Slices, func(s *Slice) bool { return s.begins(gpu.KindMIG) }) || p.Faulty() {
+		return l, false
+	}
+	full, ours, product := p.counters(), map[string]bool{}, "" // ours are the counter sets of the layout's GPUs.
+	for d, kind := range p.Devices() {
+		if kind.Type == gpu.KindGPU && Text(d, resourceslices.MIGLayoutAttribute) == name {
+			ours[ownSet(d)], product = true, kind.Product
+		}
+	}
+	delete(ours, "")
+	seen := map[string]bool{}
+	for _, others := range []bool{false, true} { // The one partition can be on a GPU of which no whole device is published.
+		for d, kind := range p.Devices() {
+			if kind.Type == gpu.KindMIG && kind.Product == product && ours[ownSet(d)] != others && !seen[kind.Profile] && d.Attributes["uuid"].StringValue == nil {
+				seen[kind.Profile] = true
+				l.Partitions = append(l.Partitions, d)
+			}
+		}
+	}
+	for _, set := range slices.Sorted(maps.Keys(ours)) {
+		l.Counters = map[string]resourceapi.Counter{}
+		for counter, value := range full[set] {
+			l.Counters[counter] = resourceapi.Counter{Value: value}
+		}
+		if l.Name() == name {
+			return l, true
+		}
+	}
+	return l, false
+}
+
+// ownSet returns the counter set of a device's GPU, or "" without one.
+func ownSet(d resourceapi.Device) string {
+	for _, use := range d.ConsumesCounters {
+		if memorySlices(use.Counters) > 0 {
+			return use.CounterSet
+		}
+	}
+	return ""
+}
+
+// Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs. The
+// result is for readers of a cluster, not for the scheduler. It has the published slices first, in their order.
+func (x *Samples) Add(p Pool) Pool {
+	if len(p.Layouts()) == 0 {
+		return p
+	}
+	shape, ok := p.Shape()
+	if !ok {
+		return p
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var all []*Shape
+	if found, seen := x.added.Get(shape); seen {
+		all, _ = found.([]*Shape)
+	} else {
+		if all, ok = x.add(p); !ok {
+			return p
+		}
+		x.added.Add(shape, all)
+	}
+	out := p
+	out.Slices = slices.Clone(p.Slices)
+	var first *Slice // One of the GPUs' pool.
+	for i, s := range out.Slices {
+		if len(s.Shape.layouts) > 0 && first == nil {
+			first = s
+		}
+		if all[i] != s.Shape {
+			changed := *s
+			changed.Shape = all[i]
+			out.Slices[i] = &changed
+		}
+	}
+	for _, s := range all[len(p.Slices):] {
+		out.Slices = append(out.Slices, &Slice{ObjectMeta: first.ObjectMeta, Node: first.Node, Pool: first.Pool, Shape: s, Possible: true})
+	}
+	return out
+}
+
+// add returns the shapes of the pool's slices with counters, and then those of more counters and of partitions; false if
+// nothing is to be added.
+func (x *Samples) add(p Pool) (out []*Shape, ok bool) {
+	published := p.kinds()
+	var sets []resourceapi.CounterSet
+	var partitions []resourceapi.Device
+	for _, s := range p.Slices {
+		changed := s.Shape
+		for i, d := range s.Shape.Spec.Devices {
+			l, known := x.known[Text(d, resourceslices.MIGLayoutAttribute)]
+			if s.Shape.Kinds[i].Type != gpu.KindGPU || !known {
+				continue
+			}
+			set := ownSet(d)
+			if set == "" {
+				set = d.Name + "-counter-set"
+				if changed == s.Shape {
+					changed = s.Shape.clone()
+				}
+				changed.Spec.Devices[i].ConsumesCounters = append([]resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: l.Counters}}, d.ConsumesCounters...)
+				sets = append(sets, resourceapi.CounterSet{Name: set, Counters: l.Counters})
+			}
+			for _, sample := range l.Partitions {
+				kind := kindOf(sample)
+				kind.Product = s.Shape.Kinds[i].Product
+				if published.Has(kind) {
+					continue
+				}
+				published.Insert(kind)
+				if one, ok := partitionOf(d, sample, set); ok {
+					partitions = append(partitions, one)
+				}
+			}
+		}
+		out = append(out, changed)
+	}
+	driver := p.Slices[0].Shape.Spec.Driver
+	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
+		out = append(out, &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, SharedCounters: chunk}})
+	}
+	if len(partitions) > 0 {
+		out = append(out, shapeOf(driver, partitions...))
+	}
+	return out, len(sets)+len(partitions) > 0
+}
+
+// clone returns a copy with devices that can be changed.
+func (s *Shape) clone() *Shape {
+	out := *s
+	out.Spec.Devices = slices.Clone(s.Spec.Devices)
+	return &out
+}
+
+// partitionOf returns a partition of a GPU like the sample of another GPU with its layout.
+func partitionOf(whole, sample resourceapi.Device, set string) (resourceapi.Device, bool) {
+	of, err := gpu.ParseName(whole.Name)
+	named, sampleErr := gpu.ParseName(sample.Name)
+	if err != nil || sampleErr != nil {
+		return resourceapi.Device{}, false
+	}
+	named.PCIAddress = of.PCIAddress
+	out := resourceapi.Device{
+		Name: named.Name(), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
+		Capacity: sample.Capacity, AllowMultipleAllocations: sample.AllowMultipleAllocations,
+	}
+	for _, e := range resourceslices.Catalogue() {
+		name := resourceapi.QualifiedName(e.Name)
+		if a, ok := whole.Attributes[name]; ok && !e.Capacity && name != "uuid" && slices.Contains(e.Devices, gpu.KindMIG) {
+			out.Attributes[name] = a
+		}
+	}
+	for _, name := range resourceslices.OwnPartitionAttributes {
+		delete(out.Attributes, name)
+		if a, ok := sample.Attributes[name]; ok {
+			out.Attributes[name] = a
+		}
+	}
+	if a, ok := whole.Attributes["uuid"]; ok {
+		out.Attributes["parentUUID"] = a
+	}
+	size := int64(0)
+	for _, use := range sample.ConsumesCounters {
+		if n := memorySlices(use.Counters); n > 0 {
+			size = n
+			out.ConsumesCounters = append(out.ConsumesCounters, resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: use.Counters})
+		}
+	}
+	// With groups, each device of a GPU takes of the GPU's counter in the groups' set.
+	for _, use := range whole.ConsumesCounters {
+		counter := strings.TrimPrefix(whole.Name, "gpu-")
+		if all, grouped := use.Counters[counter]; grouped {
+			taken := resourceapi.Counter{Value: *resource.NewQuantity(min(size, all.Value.Value()), resource.DecimalSI)}
+			out.ConsumesCounters = append(out.ConsumesCounters, resourceapi.DeviceCounterConsumption{
+				CounterSet: use.CounterSet, Counters: map[string]resourceapi.Counter{counter: taken},
+			})
+		}
+	}
+	return out, true
+}
