@@ -182,7 +182,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",
-		Old: "one.published.With(n.auto...)", New: "one.published",
+		Old: "n.partitioned.With(auto...)", New: "n.partitioned",
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{

@@ -29,7 +29,7 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	if l == nil {
 		return metrics.Cluster{}, false
 	}
-	all := c.nodes.pools()
+	all := c.nodes.partitioned()
 	phases, held := c.claims(l.claims.GetIndexer())
 	byNode := map[string][]string{}
 	for _, p := range all {

@@ -103,6 +103,8 @@ type nodes struct {
 	grace time.Duration
 	// auto has the meaning of Options.Auto.
 	auto []gpu.Kind
+	// samples has the partitions that nodes could publish.
+	samples *pool.Samples
 
 	mu    sync.Mutex
 	known map[string]*node
@@ -112,17 +114,17 @@ type nodes struct {
 
 // node holds the pools of a node.
 type node struct {
-	// published is the pool as published, without slices if there is none; possible has the groups that the node publishes
-	// once an object asks for them.
-	published, possible pool.Pool
-	// last is the last possible pool that was complete. A node whose kubelet starts, or whose pool is being written, still
-	// exists: no warning should say that the cluster lacks its model.
-	last       pool.Pool
-	incomplete absence
+	// published is the pool as published, without slices if there is none; partitioned has the partitions that the node
+	// publishes once an object asks for them, and possible also the groups and monitor devices.
+	published, partitioned, possible pool.Pool
+	// whole is the last published pool that was complete, and last the possible one of it. A node whose kubelet starts, or
+	// whose pool is being written, still exists: no warning should say that the cluster lacks its model.
+	whole, last pool.Pool
+	incomplete  absence
 }
 
 func newNodes(slices cache.Indexer, grace time.Duration, auto []gpu.Kind) *nodes {
-	return &nodes{slices: slices, grace: grace, auto: auto, known: map[string]*node{}, changed: map[string]bool{}}
+	return &nodes{slices: slices, grace: grace, auto: auto, samples: pool.NewSamples(), known: map[string]*node{}, changed: map[string]bool{}}
 }
 
 func (n *nodes) invalidate(node string) {
@@ -136,7 +138,12 @@ func (n *nodes) pools() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.published })
 }
 
-// possible returns the published devices, and those that nodes publish once an object asks for them, without partitions.
+// partitioned returns the published devices, and one of each partition that nodes publish once an object asks for it.
+func (n *nodes) partitioned() []pool.Pool {
+	return n.updated(func(one *node) pool.Pool { return one.partitioned })
+}
+
+// possible returns the published devices, and those that nodes publish once an object asks for them: one of each kind.
 func (n *nodes) possible() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.possible })
 }
@@ -160,6 +167,7 @@ func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
 	defer n.mu.Unlock()
 	n.update()
 	var all []pool.Pool
+	forgotten := false
 	for name, one := range n.known {
 		rest := one.incomplete.left(n.grace, !one.published.Whole)
 		switch {
@@ -167,13 +175,17 @@ func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
 			again = sooner(again, rest)
 		case len(one.published.Slices) == 0:
 			delete(n.known, name)
+			forgotten = true
 			continue
 		case !one.published.Whole:
-			one.last = pool.Pool{}
+			one.whole, one.last = pool.Pool{}, pool.Pool{}
 		}
 		if len(one.last.Slices) > 0 {
 			all = append(all, one.last)
 		}
+	}
+	if forgotten {
+		n.samples.Keep(n.layouts())
 	}
 	for p := range pool.Distinct(all) {
 		// Work on a faulty node's devices would be without limit.
@@ -185,8 +197,23 @@ func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
 	return out, again
 }
 
-// update reads the changed nodes. The caller holds n.mu.
+// layouts returns the MIG layouts of all nodes. The caller holds n.mu.
+func (n *nodes) layouts() map[string]bool {
+	out := map[string]bool{}
+	for _, one := range n.known {
+		for _, p := range []pool.Pool{one.published, one.whole} {
+			for _, name := range p.Layouts() {
+				out[name] = true
+			}
+		}
+	}
+	return out
+}
+
+// update reads the changed nodes, or all after a layout became known: its partitions are possible on other nodes too. The
+// caller holds n.mu.
 func (n *nodes) update() {
+	learnt := false
 	for name := range n.changed {
 		one := n.known[name]
 		if one == nil {
@@ -194,10 +221,27 @@ func (n *nodes) update() {
 			n.known[name] = one
 		}
 		one.published = pool.Of(read.SlicesOf(n.slices, name))
-		one.possible = one.published.With(n.auto...)
-		if one.published.Whole {
-			one.last = one.possible
+		learnt = n.samples.Learn(one.published) || learnt
+	}
+	if learnt {
+		for _, one := range n.known {
+			one.extend(n.samples, n.auto)
+		}
+	} else {
+		for name := range n.changed {
+			n.known[name].extend(n.samples, n.auto)
 		}
 	}
 	clear(n.changed)
+}
+
+// extend adds the devices that the node could publish.
+func (n *node) extend(samples *pool.Samples, auto []gpu.Kind) {
+	n.partitioned = samples.Add(n.published)
+	n.possible = n.partitioned.With(auto...)
+	if n.published.Whole {
+		n.whole, n.last = n.published, n.possible
+	} else {
+		n.last = samples.Add(n.whole).With(auto...)
+	}
 }

@@ -30,7 +30,8 @@ import (
 // demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.
 const demandPause = 200 * time.Millisecond
 
-// demandKeeper writes the MIG profiles and groups that the cluster asks for into a ConfigMap, which the nodes follow.
+// demandKeeper writes the MIG profiles and groups that the cluster asks for, and the sample nodes, into a ConfigMap, which the
+// nodes follow.
 type demandKeeper struct {
 	driver, name            string
 	configMaps              typedcorev1.ConfigMapInterface
@@ -46,6 +47,7 @@ type demandKeeper struct {
 	written *corev1.ConfigMap
 	readAt  time.Time
 	last    demand.State
+	samples sampleNodes
 }
 
 func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKeeper {
@@ -56,6 +58,7 @@ func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKe
 		// The other pods have claims, or nodes that need no more devices for them.
 		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
 		classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
+		samples: sampleNodes{grace: c.o.Grace},
 	}
 }
 
@@ -68,11 +71,12 @@ func (k *demandKeeper) run(ctx context.Context) {
 		return
 	}
 	repeat(ctx, k.dirty, demandPause, func() time.Duration {
-		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
+		again, err := k.reconcile(ctx)
+		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
 			return retryDemand
 		}
-		return demandReread
+		return sooner(demandReread, again)
 	})
 }
 
@@ -108,14 +112,15 @@ const (
 	demandReread = 30 * time.Second
 )
 
-func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
+// reconcile returns the delay until the next pass if nothing changes; 0: none.
+func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err error) {
 	if k.written == nil || time.Since(k.readAt) >= demandReread {
 		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			found = &corev1.ConfigMap{}
 		case err != nil:
-			return fmt.Errorf("get ConfigMap %s: %w", k.name, err)
+			return 0, fmt.Errorf("get ConfigMap %s: %w", k.name, err)
 		}
 		k.written, k.readAt = found, time.Now()
 	}
@@ -124,11 +129,12 @@ func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
 	if err != nil {
 		last = k.last
 	}
-	asked, nodes := k.asked()
-	next, changed := demand.Next(last, asked, nodes, time.Now())
+	asked, pools := k.asked()
+	samples, again := k.samples.choose(last.Samples, pools, time.Now())
+	next, changed := demand.Next(last, asked, len(pools), samples, time.Now())
 	k.last = next
 	if exists && err == nil && !changed {
-		return nil
+		return again, nil
 	}
 	want := k.written.DeepCopy()
 	want.Name, want.Data = k.name, demand.Encode(next)
@@ -139,25 +145,24 @@ func (k *demandKeeper) reconcile(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		k.written = nil
-		return fmt.Errorf("write ConfigMap %s: %w", k.name, err)
+		return 0, fmt.Errorf("write ConfigMap %s: %w", k.name, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
-		"asked", slices.Sorted(maps.Keys(next.Since)))
-	return nil
+		"asked", slices.Sorted(maps.Keys(next.Since)), "samples", next.Samples)
+	return again, nil
 }
 
-// asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
-func (k *demandKeeper) asked() (asked []string, nodes int) {
+// asked returns the profiles and groups that the cluster asks for, and the published pools of its nodes.
+func (k *demandKeeper) asked() (asked []string, pools []pool.Pool) {
 	k.mu.Lock()
 	asks := k.asks.All()
 	k.mu.Unlock()
 	c := objects.Cluster{Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes), Asked: asks}
-	pools := k.nodes.pools()
-	for kind := range pool.Publishers(pools) {
+	for kind := range pool.Publishers(k.nodes.partitioned()) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)
 		}
 	}
 	slices.Sort(c.Known)
-	return c.Demand(k.selectors.Read), len(pools)
+	return c.Demand(k.selectors.Read), k.nodes.pools()
 }
