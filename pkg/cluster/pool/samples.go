@@ -78,6 +78,35 @@ func (x *Samples) Learn(p Pool) (changed bool) {
 	return changed
 }
 
+// LearnAll learns from the slices of nodes. It skips nodes that cannot have a new layout.
+func (x *Samples) LearnAll(nodes map[string][]*Slice) {
+	tried := map[[32]*Shape]bool{}
+	for _, all := range nodes {
+		if !slices.ContainsFunc(all, func(s *Slice) bool { return s.begins(gpu.KindMIG) }) || !slices.ContainsFunc(all, x.hasUnknown) {
+			continue
+		}
+		p := Of(all)
+		if shape, _ := p.Shape(); !tried[shape] {
+			tried[shape] = true
+			x.Learn(p)
+		}
+	}
+}
+
+// Known returns the names of the layouts, sorted.
+func (x *Samples) Known() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Sorted(maps.Keys(x.known))
+}
+
+// hasUnknown reports whether the slice has a layout that is not known.
+func (x *Samples) hasUnknown(s *Slice) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return s.Shape != nil && slices.ContainsFunc(s.Shape.layouts, func(name string) bool { _, known := x.known[name]; return !known })
+}
+
 // Keep forgets all layouts but these.
 func (x *Samples) Keep(names map[string]bool) {
 	x.mu.Lock()

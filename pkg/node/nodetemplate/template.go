@@ -172,23 +172,26 @@ func (t *template) add(spec resourceapi.ResourceSliceSpec) {
 }
 
 // noteOnDemand notes what the node publishes in part, or not at all, until an object asks for it. These are profiles without
-// some of their placements, and missing groups. That is the effect of the setting Auto, and slices do not name their
+// some of their placements, missing partitions of GPUs with a MIG layout, and missing groups. That is the effect of the setting Auto, and slices do not name their
 // settings. A GPU has at least one placement of each profile, and two of a profile that takes at most half of it.
 func (t *template) noteOnDemand() {
 	type part struct{ model, profile string }
 	wholes, largest, placements := map[string]int{}, map[string]int{}, map[part]int{}
-	islands, groups := map[string]bool{}, false // islands are the largest groups of the GPUs.
+	cuttable, parted := map[string]bool{}, map[string]bool{} // Models.
+	islands, groups := map[string]bool{}, false              // islands are the largest groups of the GPUs.
 	for _, s := range t.out {
 		for _, d := range s.Spec.Devices {
 			model, profile := text(d, "productName"), text(d, "profile")
 			switch gpu.Kind(text(d, "type")) {
 			case gpu.KindGPU:
 				wholes[model]++
+				cuttable[model] = cuttable[model] || text(d, resourceslices.MIGLayoutAttribute) != ""
 				if island := text(d, "nvlinkGroup"); island != "" {
 					islands[island] = true
 				}
 			case gpu.KindMIG:
 				placements[part{model, profile}]++
+				parted[model] = true
 				largest[model] = max(largest[model], computeSlices(profile))
 			case gpu.KindGroup:
 				groups = true
@@ -203,6 +206,12 @@ func (t *template) noteOnDemand() {
 		if n < least {
 			t.note("the node publishes few placements of these profiles, because no object asks for them, and a new node publishes the "+
 				"others on demand; --board predicts all placements: %s", p.profile)
+		}
+	}
+	for model := range cuttable {
+		if cuttable[model] && !parted[model] {
+			t.note("the node publishes no partitions, because no object asks for them, and a new node publishes them on demand; --board "+
+				"predicts them, here those of %s", model)
 		}
 	}
 	for island := range islands {

@@ -23,6 +23,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -243,24 +244,29 @@ func TestFromNode_PublishesOnDemand_IsSaid(t *testing.T) {
 			"demand; --board predicts all placements: "
 		groups = "the node publishes no NVLink groups: no object asks for them, or its settings exclude them; --board predicts them, here those of "
 		asked  = "publish: [{profiles: [Auto, 1g.10gb], groups: Auto}]"
+		none   = "the node publishes no partitions, because no object asks for them, and a new node publishes them on demand; --board predicts " +
+			"them, here those of NVIDIA H100 80GB HBM3"
 	)
 	type node struct {
 		board    string
 		gpus     int
 		settings string
 		want     []string
+		// elsewhere means that another node publishes the placements of the profiles that no object asks for.
+		elsewhere bool
 	}
 	nodes := map[string]node{
 		"eight GPUs": {"hgx-h100", 8, asked, []string{
 			partitions + "1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb", groups + "nvlink-8-0000-1b-00-0",
-		}},
+		}, false},
+		"eight GPUs, another node has the placements": {"hgx-h100", 8, "publish: [{profiles: Auto}]", []string{none}, true},
 		// A GPU has one placement of the profiles that take more than half of it.
-		"one GPU":     {"hgx-h100", 1, asked, []string{partitions + "1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb"}},
-		"no groups":   {"hgx-h100", 8, "publish: [{groups: None}]", []string{groups + "nvlink-8-0000-1b-00-0"}},
-		"no profiles": {"hgx-h100", 1, "publish: [{profiles: None}]", nil},
+		"one GPU":     {"hgx-h100", 1, asked, []string{partitions + "1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb"}, false},
+		"no groups":   {"hgx-h100", 8, "publish: [{groups: None}]", []string{groups + "nvlink-8-0000-1b-00-0"}, false},
+		"no profiles": {"hgx-h100", 1, "publish: [{profiles: None}]", nil, true},
 	}
 	for _, board := range Boards() {
-		nodes[board] = node{board, 0, "publish: []", nil}
+		nodes[board] = node{board, 0, "publish: []", nil, false}
 	}
 	for name, n := range nodes {
 		settings, _, err := sharing.Parse([]byte("version: v1\n" + n.settings))
@@ -272,7 +278,9 @@ func TestFromNode_PublishesOnDemand_IsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		var published []resourceapi.ResourceSlice
-		for _, s := range slicetest.Slices(snapshot, "n1", settings) {
+		for _, s := range slicetest.Slices(snapshot, "n1", settings, func(o *resourceslices.Options) {
+			o.Sharing = sharing.Node{Name: "n1", Settings: settings, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: n.elsewhere}}
+		}) {
 			published = append(published, *s)
 		}
 		predicted, err := FromNode(published, "new")

@@ -47,13 +47,15 @@ type Index struct {
 	// pools are the nodes of published pools.
 	pools map[string]string
 	cache *cache
+	// samples are the partitions that the nodes could publish.
+	samples *pool.Samples
 }
 
 // NewIndex indexes objects. Nodes of devices that only claims name have no slices.
 func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver: o.Driver, rules: o.Rules, byNode: map[string][]*pool.Slice{}, held: map[string][]result{}, pools: map[string]string{},
-		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}},
+		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}}, samples: pool.NewSamples(),
 	}
 	for _, s := range o.Slices {
 		x.byNode[s.Node] = append(x.byNode[s.Node], s)
@@ -61,6 +63,7 @@ func NewIndex(o Objects) *Index {
 			x.pools[s.Pool.Name] = s.Node // A pool of several nodes is an error; the answer must not depend on the order.
 		}
 	}
+	x.samples.LearnAll(x.byNode)
 	for _, r := range results(o.Driver, o.Claims) {
 		node := x.NodeOf(r.Pool)
 		x.held[node] = append(x.held[node], r)
@@ -82,6 +85,9 @@ func (x *Index) NodeOf(pool string) string {
 // Names iterates over the names of the nodes, in no order.
 func (x *Index) Names() iter.Seq[string] { return maps.Keys(x.byNode) }
 
+// Layouts returns the names of the MIG layouts that a node publishes for others. If they change, any node can look different.
+func (x *Index) Layouts() []string { return x.samples.Known() }
+
 // Published reports whether the node has slices.
 func (x *Index) Published(name string) bool { return len(x.byNode[name]) > 0 }
 
@@ -93,7 +99,7 @@ func (x *Index) Has(name string) bool {
 
 // Node joins the objects of one node.
 func (x *Index) Node(name string) Node {
-	b := builder{cache: x.cache, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+	b := builder{cache: x.cache, samples: x.samples, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
 	b.slices(x.byNode[name], x.held[name])
 	for _, r := range x.held[name] {
 		b.allocation(r)
@@ -190,6 +196,7 @@ func (c *cache) room(p pool.Pool, held []string, unhealthy bool) (r room) {
 
 type builder struct {
 	cache   *cache
+	samples *pool.Samples
 	node    Node
 	gpus    map[string]*GPU
 	devices map[string]published
@@ -207,7 +214,7 @@ func (b *builder) gpu(address string) *GPU {
 func (b *builder) slices(all []*pool.Slice, held []result) {
 	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
 	cordons := map[string]resourceapi.DeviceTaint{}
-	newest := pool.Of(all)
+	newest := b.samples.Add(pool.Of(all))
 	b.node.Incomplete = len(all) > 0 && !newest.Whole
 	for _, s := range newest.Slices {
 		for at, a := range s.Identities() {
@@ -231,6 +238,9 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 	}
 	room := b.cache.room(newest, names, len(taints)+len(cordons) > 0)
 	for _, s := range newest.Slices {
+		if s.Possible {
+			continue
+		}
 		parsed := b.cache.parsed(s.Shape)
 		for i, d := range s.Shape.Spec.Devices {
 			p := parsed[i]

@@ -26,6 +26,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -159,6 +161,38 @@ func TestCondition_HeldGroupWithUnpublishedMember_Unknown(t *testing.T) {
 		if got := g.Condition(); got != want {
 			t.Errorf("GPU %s (%s): condition %q, want %q", g.Name, g.Use, got, want)
 		}
+	}
+}
+
+// TestNodes_SampleOnAnotherNode_LooksLikeASampleNode has two nodes that no object asks for partitions of. One publishes a
+// placement of each profile, and the other whole GPUs alone.
+func TestNodes_SampleOnAnotherNode_LooksLikeASampleNode(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scanned, err := slicetest.Scan("hgx-h100", "n", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := slicetest.Slices(scanned, "n1", settings, func(o *resourceslices.Options) {
+		o.Sharing = sharing.Node{Name: "n1", Settings: settings, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: true}}
+	})
+	sample := func(name string) []*resourceapi.ResourceSlice { return slicetest.Slices(scanned, name, settings) }
+	held := claim("c", 1, device("n1", "gpu-0000-1b-00-0"))
+	want := view.Nodes(objects(sample("n1"), held))[0]
+	got := view.Nodes(objects(slices.Concat(plain, sample("n2")), held))[0]
+	for i := range want.GPUs { // The node does not publish these.
+		want.GPUs[i].Devices = got.GPUs[i].Devices
+	}
+	if diff := cmp.Diff(want, got); diff != "" || got.GPUs[0].MemorySlices != 8 {
+		t.Errorf("(-sample node +another node)\n%s", diff)
+	}
+	if n := len(got.GPUs[0].Devices); n != 1 {
+		t.Errorf("%d devices are published, want one", n)
+	}
+	if alone := view.Nodes(objects(plain))[0]; alone.GPUs[0].MemorySlices != 0 {
+		t.Errorf("without a sample: %+v", alone.GPUs[0])
 	}
 }
 

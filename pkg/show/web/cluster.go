@@ -36,6 +36,8 @@ type Cluster struct {
 	allNodes, allClaims bool
 	// shown are the nodes of the last refresh.
 	shown sets.Set[string]
+	// layouts are the MIG layouts of the last refresh.
+	layouts []string
 	// nodes are the nodes of pools at the last refresh.
 	nodes map[string]string
 	// offered are the shapes of the slices at the last refresh.

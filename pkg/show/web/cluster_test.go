@@ -19,7 +19,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -138,6 +141,17 @@ func TestCluster_RandomChanges_EqualViewOfAllObjects(t *testing.T) {
 		for i, profile := range []string{"hgx-h100", "l40s-4", "a30", "hgx-h100"} {
 			all = append(all, board(t, profile, fmt.Sprint("n", i))...)
 		}
+		scanned, err := slicetest.Scan("hgx-h100", "plain", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto}]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, slicetest.Slices(scanned, "plain", settings, func(o *resourceslices.Options) { // Another node has the sample.
+			o.Sharing = sharing.Node{Name: "plain", Settings: settings, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: true}}
+		})...)
 		strange := all[0].DeepCopy()
 		strange.Name, strange.Spec.NodeName = "strange", ptr.To("nœud-☃")
 		foreign := all[0].DeepCopy()

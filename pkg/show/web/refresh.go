@@ -63,7 +63,10 @@ func (c *Cluster) refresh() error {
 			objects.Rules = append(objects.Rules, *r)
 		}
 		slices.SortFunc(objects.Rules, func(a, b resourceapi.DeviceTaintRule) int { return cmp.Compare(a.Name, b.Name) })
-		c.refreshNodes(view.NewIndex(objects), reading.Len() > 0, messages)
+		index := view.NewIndex(objects)
+		layouts := index.Layouts()
+		c.allNodes, c.layouts = c.allNodes || !slices.Equal(c.layouts, layouts), layouts
+		c.refreshNodes(index, reading.Len() > 0, messages)
 		c.refreshClaims(reading.Len() > 0, messages)
 		c.pools, c.publishers, c.dirtyClaims = sets.New[string](), sets.New[string](), sets.New[types.NamespacedName]()
 		c.allNodes, c.allClaims = false, false

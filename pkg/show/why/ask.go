@@ -30,6 +30,8 @@ type asker struct {
 	Options
 	ask.Asker
 	empty sync.Map // emptyKey → ask.Outcome on an empty node
+	// samples are the partitions that nodes could publish.
+	samples *pool.Samples
 	// questions is the number of hard questions for which the time suffices. With few kinds of nodes there are few.
 	questions int
 }
@@ -44,7 +46,7 @@ type emptyKey struct {
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	a := &asker{Options: o, Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}}
+	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}}
 	for _, class := range c.Classes {
 		if class != nil {
 			_ = indexer.Add(class) // The key function fails only for objects without metadata.
@@ -64,6 +66,13 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		return answer
 	}
 	answer.judged(c)
+	byNode := map[string][]*pool.Slice{}
+	for _, slice := range c.Slices {
+		if slice.Shape != nil && slice.Shape.Spec.Driver == a.Driver {
+			byNode[slice.Node] = append(byNode[slice.Node], slice)
+		}
+	}
+	a.samples.LearnAll(byNode)
 	question := a.Question(w.waiting, c.Rules)
 	var open, closed []*ask.Node
 	excludedBy := map[string]string{}
@@ -200,6 +209,7 @@ const (
 	causeTaint     = "a device taint that the claim does not tolerate"
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
 	causeNever     = "cannot satisfy the claim, even if it were empty"
+	causeLater     = "publishes no such devices now, and does in a moment, because the claim asks for them (chart value publish)"
 	causeUndecided = "undecided, because the search takes long"
 	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
 )
@@ -229,7 +239,29 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	if s.text != "" {
 		return s.text
 	}
+	if p := a.possible(s); len(p.Slices) > 0 {
+		if result, _ := a.allocate(ctx, ask.Empty(p), nil, claims); result == ask.Yes {
+			return causeLater
+		}
+	}
 	return causeNever
+}
+
+// possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if the
+// node publishes all of them.
+func (a *asker) possible(s *shape) pool.Pool {
+	p := a.samples.Add(a.published(s))
+	if !p.OnDemand() {
+		return pool.Pool{}
+	}
+	return p.With(gpu.KindGroup, gpu.KindMonitor)
+}
+
+// published returns the pool of the driver on a node.
+func (a *asker) published(s *shape) pool.Pool {
+	return pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
+		return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
+	}))
 }
 
 func (s *shape) tainted() bool {
@@ -249,11 +281,9 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 			continue
 		}
 		seen.Insert(s.Bare)
-		p := pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
-			return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
-		}))
-		if p.OnDemand() {
-			onDemand, p = true, p.With(gpu.KindGroup, gpu.KindMonitor)
+		p := a.published(s)
+		if more := a.possible(s); len(more.Slices) > 0 {
+			onDemand, p = true, more
 		}
 		if p.Whole {
 			pools = append(pools, p)

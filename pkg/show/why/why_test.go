@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
 )
@@ -58,8 +60,15 @@ func (e *env) node(t testing.TB, name, profile string, count int) *corev1.Node {
 	return n
 }
 
+// elsewhere makes another node publish the placement of each profile that no object asks for.
+func elsewhere(o *resourceslices.Options) {
+	source, _ := o.Sharing.(sharing.Node)
+	source.Demand = sharingtest.NoDemand{Elsewhere: true}
+	o.Sharing = source
+}
+
 // publish replaces the slices of all nodes by those of a node with these settings.
-func (e *env) publish(node, text string) {
+func (e *env) publish(node, text string, change ...func(*resourceslices.Options)) {
 	e.t.Helper()
 	settings, _, err := sharing.Parse([]byte(text))
 	if err != nil {
@@ -69,7 +78,7 @@ func (e *env) publish(node, text string) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	e.Slices = slicetest.Slices(scanned, node, settings)
+	e.Slices = slicetest.Slices(scanned, node, settings, change...)
 }
 
 // ask asks with packed slices, as the command does.
@@ -225,6 +234,18 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			"  - node n1: cannot satisfy the claim, even if it were empty",
 			"  note: request gpu: it asks for 9 devices; no node of the cluster as it is now has more than 2 that match",
 			"  - request gpu: ask for 2 instead of 9; at once it fits on n1",
+		}},
+		"a partition that no object asked for before": {func(e *env) why.Subject {
+			e.node(e.t, "n2", "hgx-h100", 2)
+			e.publish("n1", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]", elsewhere)
+			plain := e.Slices
+			e.publish("n2", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]")
+			e.Slices = append(e.Slices, plain...)
+			e.Start(claim("train-0", gpus, 2), "n2")
+			return why.Subject{Claim: claim("asked", small, 1)}
+		}, why.Waits, []string{
+			"  - node n2: other claims hold the devices",
+			"  - node n1: publishes no such devices now, and does in a moment, because the claim asks for them (chart value publish)",
 		}},
 		"a selector for another model": {func(e *env) why.Subject {
 			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
