@@ -396,6 +396,16 @@ var pluginMutations = []Mutation{
 		Package: built, Test: "TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode",
 	},
 	{
+		Name: "GPUs without partitions have counters although the node has none", File: "pkg/node/resourceslices/gpustate.go",
+		Old: "return g.partitionable && g.beside ||", New: "return g.partitionable ||",
+		Package: built, Test: "TestBuild_AnotherNodeHasTheOnePlacement_PlainGPUs",
+	},
+	{
+		Name: "a node withdraws its sample at once", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Old: "case time.Now().Before(a.sampleEnd):", New: "case false:",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_SampleNodesChange_OnlyTheyPublishTheOne",
+	},
+	{
 		Name: "GPU seconds are charged with what is held now", File: "pkg/show/usage/account.go",
 		Old: "		charged = a.last\n", New: "",
 		Package: "./pkg/show/usage", Test: "TestAccount_ClaimStartsAndEnds_ChargedForItsTime",

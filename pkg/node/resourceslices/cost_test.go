@@ -33,7 +33,8 @@ func threadTime(t testing.TB) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// settings are the rows of the table of docs/scaling.md.
+// settings are the rows of the table of docs/scaling.md. Of settings with Auto there is a second row, for a node of which
+// another one publishes the sample.
 var settings = []struct{ name, file string }{
 	{"all offered", ""},
 	{"not shareable", "publish: [{shareable: None}]"},
@@ -182,6 +183,9 @@ func BenchmarkSchedulingCost(b *testing.B) {
 		for _, o := range settings {
 			s, _ := profilesOf(newScheduler(b, board, parsed(b, o.file)))
 			row(o.name, func() *scheduler { return newScheduler(b, board, parsed(b, o.file)) }, s["1g.10gb"] > 8)
+			if strings.Contains(o.file, "profiles: Auto") {
+				row("no sample, "+o.name, func() *scheduler { return newScheduler(b, board, elsewhere(b, o.file)) }, false)
+			}
 		}
 		row("plain", func() *scheduler { return plainNode(b, snapshot(b, "hgx-h100", 8)) }, false)
 	}
@@ -193,12 +197,17 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 	board := snapshot(t, "hgx-h100", 8)
 	for file, budget := range map[string]struct{ wholes, smallest []float64 }{
 		"": {[]float64{600, 1300, 22000}, []float64{2000, 21000, 40000}},
-		"publish: [{profiles: [1g.10gb], shareable: None}]":         {[]float64{340, 580, 6500}, []float64{1700, 1800, 2300}},
-		"publish: [{profiles: None, shareable: None}]":              {[]float64{220, 460, 1300}, nil},
-		"publish: [{profiles: Auto, shareable: None}]":              {[]float64{240, 470, 1950}, nil},
-		"publish: [{profiles: Auto, groups: Auto, monitors: Auto}]": {[]float64{300, 780, 1720}, nil},
+		"publish: [{profiles: [1g.10gb], shareable: None}]":                                     {[]float64{340, 580, 6500}, []float64{1700, 1800, 2300}},
+		"publish: [{profiles: None, shareable: None}]":                                          {[]float64{220, 460, 1300}, nil},
+		"publish: [{profiles: Auto, shareable: None}]":                                          {[]float64{240, 470, 1950}, nil},
+		"publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                             {[]float64{300, 780, 1720}, nil},
+		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                  {[]float64{250, 730, 1000}, nil},
+		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]": {[]float64{150, 185, 60}, nil},
 	} {
-		o := parsed(t, file)
+		o := parsed(t, strings.TrimPrefix(file, "no sample, "))
+		if strings.HasPrefix(file, "no sample, ") {
+			o = elsewhere(t, strings.TrimPrefix(file, "no sample, "))
+		}
 		wholes, smallest := costs(func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, (*scheduler).objects)
 		for what, c := range map[string]struct{ objects, budget []float64 }{
 			"whole GPU": {wholes, budget.wholes}, "1g.10gb": {smallest, budget.smallest},

@@ -17,6 +17,7 @@
 'resource.kubernetes.io/numaNode': 'int',
 'index': 'int',
 'migCapable': 'bool',
+'migLayout': 'string',
 'mpsCapable': 'bool',
 'nvlinkGroup': 'string',
 'nvlinkLinks': 'int',
