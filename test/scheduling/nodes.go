@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 )
 
 const (
@@ -30,6 +31,7 @@ type devices struct {
 	file       string // the node's settings
 	plain      bool   // eight devices without counters and shares
 	noMonitors bool   // as with the chart value kubeletPlugin.monitors.enabled: false
+	noSample   bool   // another node publishes a placement of each profile that no object asks for
 }
 
 // setting is a way to publish the GPUs of a cluster.
@@ -89,7 +91,9 @@ func (s setting) of(node, percentage int) devices {
 			}
 		}
 	}
-	return s.devices
+	d := s.devices
+	d.noSample = node > 0 // The first node is the sample node.
+	return d
 }
 
 // serving returns the workload of a pod whose user wants a kind of devices.
@@ -109,7 +113,9 @@ func (d devices) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.Res
 	if err != nil {
 		return nil, err
 	}
-	published := slicetest.Slices(scanned, node, parsed)
+	published := slicetest.Slices(scanned, node, parsed, func(o *resourceslices.Options) {
+		o.Sharing = sharing.Node{Name: node, Settings: parsed, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: d.noSample}}
+	})
 	if d.noMonitors {
 		published = slices.DeleteFunc(published, func(slice *resourceapi.ResourceSlice) bool {
 			return slice.Spec.Pool.Name == resourceslices.MonitorPoolName(node)
