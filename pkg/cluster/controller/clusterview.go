@@ -114,8 +114,8 @@ type nodes struct {
 
 // node holds the pools of a node.
 type node struct {
-	// published is the pool as published, without slices if there is none; partitioned has the partitions that the node
-	// publishes once an object asks for them, and possible also the groups and monitor devices.
+	// published is the pool as published, without slices if there is none. partitioned also has the partitions that the node
+	// publishes once an object asks for them. possible has such groups and monitor devices too.
 	published, partitioned, possible pool.Pool
 	// whole is the last published pool that was complete, and last the possible one of it. A node whose kubelet starts, or
 	// whose pool is being written, still exists: no warning should say that the cluster lacks its model.

@@ -22,9 +22,9 @@ import (
 // MIGLayoutAttribute is the attribute of a whole GPU with the name of its MIGLayout.
 const MIGLayoutAttribute resourceapi.QualifiedName = "migLayout"
 
-// MIGLayout is what GPUs of a model have in common that can have the same partitions: the counters of a GPU without claims,
-// and a partition of each profile that the node's settings publish. Nodes publish the name of the layout of each GPU, so
-// that one node can publish the partitions for all others.
+// MIGLayout describes the partitions of equal GPUs. It has the counters of a GPU without claims, and a partition of each
+// profile that the node's settings publish. Nodes publish the name of each GPU's layout, so that one node can publish the
+// partitions for all others.
 type MIGLayout struct {
 	Counters map[string]resourceapi.Counter
 	// Partitions have one device of each profile, in any place and order.
@@ -32,8 +32,8 @@ type MIGLayout struct {
 }
 
 // Name is a hash of the layout: another content has another name, so a reader can verify the partitions that it finds. It
-// does not depend on the GPU, and not on the places of the partitions. Versions of the driver that publish partitions
-// otherwise have other names.
+// depends neither on the GPU nor on the places of the partitions. Controllers compute the names of earlier and later plugins,
+// so a change of this function needs another attribute.
 func (l MIGLayout) Name() string {
 	var lines []string
 	for _, d := range l.Partitions {
