@@ -22,6 +22,8 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // few is far below the number of changes in a row of TestController_ManyChanges_MapsStaySmall.
@@ -66,6 +68,18 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 			// Each model has a class until the grace period ends.
 			"classes.indexer": maxClasses, "classes.unwanted": maxClasses, "classStatuses.known": maxClasses, "resources": maxResources,
 		}},
+		"a node publishes another MIG layout each time": {changes: manyLayouts + 100, change: func(e *env, i int) {
+			scanned, err := slicetest.Scan("gh200", "a", 1)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			for n := range scanned.GPUs[0].MIG.Profiles {
+				scanned.GPUs[0].MIG.Profiles[n].MemoryBytes += uint64(i) << 20
+			}
+			for _, s := range slicetest.Slices(scanned, "a", sharing.Settings{}) {
+				e.put(s)
+			}
+		}, after: time.Second, larger: map[string]int{"samples.known": manyLayouts + 1}},
 		"models come and go": {changes: 100, change: func(e *env, i int) {
 			for _, s := range slicesAt(e.t, "t4-1", "a", 0) {
 				for _, d := range s.Spec.Devices {

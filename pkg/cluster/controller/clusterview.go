@@ -117,6 +117,8 @@ type node struct {
 	// published is the pool as published, without slices if there is none. partitioned also has the partitions that the node
 	// publishes once an object asks for them. possible has such groups and monitor devices too.
 	published, partitioned, possible pool.Pool
+	// layouts are the MIG layouts of its slices.
+	layouts []string
 	// whole is the last published pool that was complete, and last the possible one of it. A node whose kubelet starts, or
 	// whose pool is being written, still exists: no warning should say that the cluster lacks its model.
 	whole, last pool.Pool
@@ -201,19 +203,17 @@ func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
 func (n *nodes) layouts() map[string]bool {
 	out := map[string]bool{}
 	for _, one := range n.known {
-		for _, p := range []pool.Pool{one.published, one.whole} {
-			for _, name := range p.Layouts() {
-				out[name] = true
-			}
+		for _, name := range one.layouts {
+			out[name] = true
 		}
 	}
 	return out
 }
 
-// update reads the changed nodes, or all after a layout became known: its partitions are possible on other nodes too. The
+// update reads the changed nodes, and the others of a layout that became known: its partitions are possible there too. The
 // caller holds n.mu.
 func (n *nodes) update() {
-	learnt := false
+	var learnt []string
 	for name := range n.changed {
 		one := n.known[name]
 		if one == nil {
@@ -221,19 +221,28 @@ func (n *nodes) update() {
 			n.known[name] = one
 		}
 		one.published = pool.Of(read.SlicesOf(n.slices, name))
-		learnt = n.samples.Learn(one.published) || learnt
+		one.layouts = append(one.published.Layouts(), one.whole.Layouts()...)
+		learnt = append(learnt, n.samples.Learn(one.published)...)
 	}
-	if learnt {
-		for _, one := range n.known {
-			one.extend(n.samples, n.auto)
-		}
-	} else {
-		for name := range n.changed {
-			n.known[name].extend(n.samples, n.auto)
-		}
+	for name := range n.changed {
+		n.known[name].extend(n.samples, n.auto)
 	}
 	clear(n.changed)
+	if len(learnt) == 0 {
+		return
+	}
+	for _, one := range n.known {
+		if slices.ContainsFunc(learnt, func(layout string) bool { return slices.Contains(one.layouts, layout) }) {
+			one.extend(n.samples, n.auto)
+		}
+	}
+	if len(n.samples.Known()) > manyLayouts {
+		n.samples.Keep(n.layouts())
+	}
 }
+
+// manyLayouts is the number of known layouts above which those of no node are forgotten early.
+const manyLayouts = 100
 
 // extend adds the devices that the node could publish.
 func (n *node) extend(samples *pool.Samples, auto []gpu.Kind) {

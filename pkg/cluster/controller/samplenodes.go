@@ -17,6 +17,8 @@ const (
 	// samplePatience is the time that a sample node has to publish its sample, also while its slices are missing: a kubelet
 	// that starts removes them. Then another node becomes the sample node. The time doubles with each node that failed.
 	samplePatience = 10 * time.Second
+	// maxChosen is the number of layouts above which those of no node are forgotten early. Layouts of many nodes come first.
+	maxChosen = 2 * demand.MaxSamples
 	// mostPatience is the longest such time. If no node publishes the sample, the choice changes seldom.
 	mostPatience = 10 * time.Minute
 )
@@ -57,7 +59,11 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 	layouts := slices.AppendSeq(slices.Collect(maps.Keys(of)), maps.Keys(s.chosen))
 	slices.SortFunc(layouts, func(a, b string) int { return cmp.Or(cmp.Compare(len(of[b]), len(of[a])), cmp.Compare(a, b)) })
 	names = []string{} // Nil would mean that all nodes are sample nodes.
-	for _, layout := range slices.Compact(layouts) {
+	for i, layout := range slices.Compact(layouts) {
+		if i >= maxChosen && len(of[layout]) == 0 {
+			delete(s.chosen, layout)
+			continue
+		}
 		one := s.chosen[layout]
 		if one == nil {
 			one = &sampleNode{failed: map[string]bool{}}

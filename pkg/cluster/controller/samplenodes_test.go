@@ -148,6 +148,22 @@ func TestSampleNodes_ThousandsOfNodes_ListStaysSmall(t *testing.T) {
 	}
 }
 
+// TestSampleNodes_OtherLayoutsEachTime_EarlierOnesForgotten has a hostile node beside a good one.
+func TestSampleNodes_OtherLayoutsEachTime_EarlierOnesForgotten(t *testing.T) {
+	s, now, plain, good := sampleNodes{grace: grace}, time.Now(), autoSlices(t, "t4-1", "bad", true)[0], autoPool(t, "hgx-h100", "good", false)
+	var last []string
+	for i := range 2 * maxChosen {
+		bad := plain.DeepCopy()
+		bad.Spec.Devices[0].Attributes[resourceslices.MIGLayoutAttribute] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint("layout-", i))}
+		one := shapes.Trim(bad)
+		last, _ = s.choose(last, []pool.Pool{good, pool.Of([]*pool.Slice{&one})}, now)
+		now = now.Add(100 * time.Millisecond)
+	}
+	if len(s.chosen) > maxChosen+1 || !slices.Equal(last, []string{"bad", "good"}) {
+		t.Errorf("%d layouts are remembered, the sample nodes are %q", len(s.chosen), last)
+	}
+}
+
 // samples returns the sample nodes of the ConfigMap.
 func (e *env) samples() []string {
 	e.t.Helper()
@@ -242,13 +258,13 @@ func TestController_SampleOfOneNode_CountsForAll(t *testing.T) {
 					t.Errorf("%v: the view of %s has no partitions", order, p.Node)
 				}
 			}
-			if n := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); n {
+			if n := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); len(n) > 0 {
 				t.Errorf("%v: the layout is not kept", order)
 			}
 			e.withdraw("n1")
 			e.withdraw("n2")
 			pass(2 * grace)
-			if forgotten := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); !forgotten {
+			if forgotten := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); len(forgotten) == 0 {
 				t.Errorf("%v: the layout of no node is kept", order)
 			}
 		})

@@ -5,13 +5,14 @@ package pool
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"weak"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/lru"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -23,29 +24,42 @@ import (
 type Samples struct {
 	mu    sync.Mutex
 	known map[string]resourceslices.MIGLayout
-	// added has the results of Add, by shape: nodes that are alike stay alike.
-	added *lru.Cache
+	// added has the results of Add while pools refer to them, so that nodes that are alike stay alike.
+	added map[base]weak.Pointer[addition]
 }
+
+// base is the input of an addition: the shape of a pool, and the names of its known layouts.
+type base struct {
+	shape  [32]*Shape
+	layout string
+}
+
+// addition has the shapes of the slices of a pool, some of them with counters, and then those of more counters and of
+// partitions. Its new shapes refer to it.
+type addition struct{ shapes []*Shape }
 
 const (
 	// maxLayouts is the number of layouts to remember. A cluster has about one for each model.
 	maxLayouts = 1000
-	// maxAdded is the number of shapes to remember. Those of earlier slices stay in memory until then.
-	maxAdded = 256
+	// maxOfNode is the number of layouts of a node. A real one has as many as models.
+	maxOfNode = 16
 )
 
 // NewSamples returns Samples without a layout.
 func NewSamples() *Samples {
-	return &Samples{known: map[string]resourceslices.MIGLayout{}, added: lru.New(maxAdded)}
+	return &Samples{known: map[string]resourceslices.MIGLayout{}, added: map[base]weak.Pointer[addition]{}}
 }
 
-// Layouts returns the layouts of the pool's whole GPUs, sorted.
+// Layouts returns the layouts of the pool's whole GPUs, sorted. A pool with more than any real one has none.
 func (p Pool) Layouts() (out []string) {
 	for _, s := range p.Slices {
 		out = append(out, s.Shape.layouts...)
 	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	if out = slices.Compact(out); len(out) > maxOfNode {
+		return nil
+	}
+	return out
 }
 
 func layoutsOf(of *Shape) (out []string) {
@@ -57,9 +71,8 @@ func layoutsOf(of *Shape) (out []string) {
 	return out
 }
 
-// Learn remembers the layouts of which the pool publishes a partition of each profile. It reports whether one of them is
-// new.
-func (x *Samples) Learn(p Pool) (changed bool) {
+// Learn remembers the layouts of which the pool publishes a partition of each profile, and returns the new ones.
+func (x *Samples) Learn(p Pool) (learnt []string) {
 	for _, name := range p.Layouts() {
 		x.mu.Lock()
 		_, known := x.known[name]
@@ -69,13 +82,13 @@ func (x *Samples) Learn(p Pool) (changed bool) {
 			continue
 		}
 		if l, ok := p.layout(name); ok {
+			learnt = append(learnt, name)
 			x.mu.Lock()
-			x.known[name], changed = l, true
-			x.added.Clear()
+			x.known[name] = l
 			x.mu.Unlock()
 		}
 	}
-	return changed
+	return learnt
 }
 
 // LearnAll learns from the slices of nodes. It skips nodes that cannot have a new layout.
@@ -111,11 +124,7 @@ func (x *Samples) hasUnknown(s *Slice) bool {
 func (x *Samples) Keep(names map[string]bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := len(x.known)
 	maps.DeleteFunc(x.known, func(name string, _ resourceslices.MIGLayout) bool { return !names[name] })
-	if len(x.known) < before {
-		x.added.Clear()
-	}
 }
 
 // Complete reports whether the pool publishes a partition of each profile of a layout.
@@ -171,25 +180,24 @@ func ownSet(d resourceapi.Device) string {
 // Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs. The
 // result is for readers of a cluster, not for the scheduler. It has the published slices first, in their order.
 func (x *Samples) Add(p Pool) Pool {
-	if len(p.Layouts()) == 0 {
-		return p
-	}
+	names := p.Layouts()
 	shape, ok := p.Shape()
-	if !ok {
-		return p
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var all []*Shape
-	if found, seen := x.added.Get(shape); seen {
-		all, _ = found.([]*Shape)
-	} else {
-		if all, ok = x.add(p); !ok {
+	names = slices.DeleteFunc(names, func(name string) bool { _, known := x.known[name]; return !known })
+	if len(names) == 0 || !ok {
+		return p
+	}
+	key := base{shape, strings.Join(names, " ")}
+	a := x.added[key].Value()
+	if a == nil {
+		if a = x.add(p); a == nil {
 			return p
 		}
-		x.added.Add(shape, all)
+		x.added[key] = weak.Make(a)
+		runtime.AddCleanup(a, x.forget, key)
 	}
-	out := p
+	all, out := a.shapes, p
 	out.Slices = slices.Clone(p.Slices)
 	var first *Slice // One of the GPUs' pool.
 	for i, s := range out.Slices {
@@ -208,9 +216,18 @@ func (x *Samples) Add(p Pool) Pool {
 	return out
 }
 
-// add returns the shapes of the pool's slices with counters, and then those of more counters and of partitions; false if
-// nothing is to be added.
-func (x *Samples) add(p Pool) (out []*Shape, ok bool) {
+// forget drops an addition without references, unless there is a new one.
+func (x *Samples) forget(key base) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.added[key].Value() == nil {
+		delete(x.added, key)
+	}
+}
+
+// add returns nil if nothing is to be added.
+func (x *Samples) add(p Pool) *addition {
+	out := &addition{}
 	published := p.kinds()
 	var sets []resourceapi.CounterSet
 	var partitions []resourceapi.Device
@@ -226,6 +243,7 @@ func (x *Samples) add(p Pool) (out []*Shape, ok bool) {
 				set = d.Name + "-counter-set"
 				if changed == s.Shape {
 					changed = s.Shape.clone()
+					changed.of = out
 				}
 				changed.Spec.Devices[i].ConsumesCounters = append([]resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: l.Counters}}, d.ConsumesCounters...)
 				sets = append(sets, resourceapi.CounterSet{Name: set, Counters: l.Counters})
@@ -242,16 +260,21 @@ func (x *Samples) add(p Pool) (out []*Shape, ok bool) {
 				}
 			}
 		}
-		out = append(out, changed)
+		out.shapes = append(out.shapes, changed)
 	}
 	driver := p.Slices[0].Shape.Spec.Driver
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
-		out = append(out, &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, SharedCounters: chunk}})
+		out.shapes = append(out.shapes, &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, SharedCounters: chunk}, of: out})
 	}
 	if len(partitions) > 0 {
-		out = append(out, shapeOf(driver, partitions...))
+		added := shapeOf(driver, partitions...)
+		added.of = out
+		out.shapes = append(out.shapes, added)
 	}
-	return out, len(sets)+len(partitions) > 0
+	if len(sets)+len(partitions) == 0 {
+		return nil
+	}
+	return out
 }
 
 // clone returns a copy with devices that can be changed.

@@ -44,6 +44,8 @@ type Shape struct {
 	possible []*Shape
 	// layouts are the MIG layouts of the whole GPUs.
 	layouts []string
+	// of keeps the other shapes of the addition that made this one.
+	of *addition
 }
 
 // Place is an identity of a device.
