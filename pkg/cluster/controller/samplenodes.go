@@ -30,6 +30,9 @@ type sampleNodes struct {
 	grace time.Duration
 	// chosen is the present node of a layout.
 	chosen map[string]*sampleNode
+	// missing is since when sample nodes of the ConfigMap have had no slices. After a restart of the controller their
+	// layouts are unknown, or their slices are not read yet.
+	missing map[string]time.Time
 }
 
 type sampleNode struct {
@@ -45,8 +48,10 @@ type sampleNode struct {
 // in the ConfigMap. pools has one pool for each node.
 func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (names []string, again time.Duration) {
 	if s.chosen == nil {
-		s.chosen = map[string]*sampleNode{}
+		s.chosen, s.missing = map[string]*sampleNode{}, map[string]time.Time{}
 	}
+	names, again = s.keepMissing(last, pools, now)
+	waits := again > 0
 	of := map[string]map[string]pool.Pool{}
 	for _, p := range pools {
 		for _, layout := range p.Layouts() {
@@ -58,7 +63,6 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 	}
 	layouts := slices.AppendSeq(slices.Collect(maps.Keys(of)), maps.Keys(s.chosen))
 	slices.SortFunc(layouts, func(a, b string) int { return cmp.Or(cmp.Compare(len(of[b]), len(of[a])), cmp.Compare(a, b)) })
-	names = []string{} // Nil would mean that all nodes are sample nodes.
 	for i, layout := range slices.Compact(layouts) {
 		if i >= maxChosen && len(of[layout]) == 0 {
 			delete(s.chosen, layout)
@@ -67,6 +71,9 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 		one := s.chosen[layout]
 		if one == nil {
 			one = &sampleNode{failed: map[string]bool{}}
+			if waits && !slices.ContainsFunc(last, func(name string) bool { _, has := of[layout][name]; return has }) {
+				continue
+			}
 		}
 		wait, ok := one.choose(layout, last, of[layout], s.grace, now)
 		if !ok || !slices.Contains(names, one.name) && len(names) >= demand.MaxSamples {
@@ -78,6 +85,27 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 		names = append(names, one.name)
 		slices.Sort(names)
 		names = slices.Compact(names)
+	}
+	return names, again
+}
+
+// keepMissing returns the sample nodes without slices that stay for now, and the delay until the next one does not.
+func (s *sampleNodes) keepMissing(last []string, pools []pool.Pool, now time.Time) (names []string, again time.Duration) {
+	names = []string{} // Nil would mean that all nodes are sample nodes.
+	before := s.missing
+	s.missing = map[string]time.Time{}
+	for _, name := range last {
+		if slices.ContainsFunc(pools, func(p pool.Pool) bool { return p.Node == name }) {
+			continue
+		}
+		since, known := before[name]
+		if !known {
+			since = now
+		}
+		s.missing[name] = since
+		if rest := samplePatience - now.Sub(since); rest > 0 {
+			names, again = append(names, name), sooner(again, rest)
+		}
 	}
 	return names, again
 }

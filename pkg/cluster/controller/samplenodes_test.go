@@ -91,12 +91,35 @@ func TestSampleNodes_NodesComeAndGo_OneForEachLayout(t *testing.T) {
 			if !slices.Equal(got, strings.Fields(step.want)) || got == nil || again < 0 {
 				t.Fatalf("%s, step %d: %q, again after %v, want %q", name, i, got, again, step.want)
 			}
-			here := !slices.ContainsFunc(got, func(name string) bool { return !strings.Contains(strings.ToLower(step.nodes), name) })
-			if restarted, _ := (&sampleNodes{grace: grace}).choose(got, all, now); here && !slices.Equal(got, restarted) {
+			if restarted, _ := (&sampleNodes{grace: grace}).choose(got, all, now); !slices.Equal(got, restarted) {
 				t.Errorf("%s: %q after a restart of the controller, %q before", name, restarted, got)
 			}
 			last = got
 		}
+	}
+}
+
+// TestSampleNodes_SlicesReadAfterTheConfigMap_ChoiceStays has a controller that starts, and reads the slices of one node after
+// the other. One sample node does not come back.
+func TestSampleNodes_SlicesReadAfterTheConfigMap_ChoiceStays(t *testing.T) {
+	s, now, last := sampleNodes{grace: grace}, time.Now(), []string{"b9", "gone", "h2"}
+	h1, h2, b1 := autoPool(t, "hgx-h100", "h1", true), autoPool(t, "hgx-h100", "h2", false), autoPool(t, "hgx-b200", "b1", true)
+	for i, step := range []struct {
+		after time.Duration
+		pools []pool.Pool
+		want  []string
+	}{
+		{0, nil, []string{"b9", "gone", "h2"}},
+		{time.Second, []pool.Pool{h1, b1}, []string{"b9", "gone", "h2"}},
+		{time.Second, []pool.Pool{h1, h2, b1}, []string{"b9", "gone", "h2"}},
+		{8 * time.Second, []pool.Pool{h1, h2, b1}, []string{"b1", "h2"}},
+	} {
+		now = now.Add(step.after)
+		got, again := s.choose(last, step.pools, now)
+		if !slices.Equal(got, step.want) || again <= 0 {
+			t.Fatalf("step %d: %q, again after %v, want %q", i, got, again, step.want)
+		}
+		last = got
 	}
 }
 
