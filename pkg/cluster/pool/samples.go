@@ -291,7 +291,7 @@ func partitionOf(whole, sample resourceapi.Device, set string) (resourceapi.Devi
 	if err != nil || sampleErr != nil {
 		return resourceapi.Device{}, false
 	}
-	named.PCIAddress = of.PCIAddress
+	named.PCIAddress, named.Profile = of.PCIAddress, Text(sample, "profile")
 	out := resourceapi.Device{
 		Name: named.Name(), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity: sample.Capacity, AllowMultipleAllocations: sample.AllowMultipleAllocations,

@@ -187,6 +187,27 @@ func TestSamplesLearn_WrongSample_IsIgnored(t *testing.T) {
 				}
 			}
 		},
+		"two of one memory slice": func(s *resourceapi.ResourceSliceSpec) {
+			for _, d := range s.Devices {
+				for _, use := range d.ConsumesCounters {
+					if second, ok := use.Counters["memory-slice-1"]; ok && pool.Text(d, "profile") == "2g.20gb" {
+						second.Value.Add(second.Value)
+						use.Counters["memory-slice-0"] = second
+						delete(use.Counters, "memory-slice-1")
+					}
+				}
+			}
+		},
+		"memory slices under one name": func(s *resourceapi.ResourceSliceSpec) {
+			for _, set := range s.SharedCounters {
+				all := set.Counters["memory-slice-0"]
+				all.Value.Set(8)
+				for i := range 8 {
+					delete(set.Counters, fmt.Sprint("memory-slice-", i))
+				}
+				set.Counters["memory-slice-0"] = all
+			}
+		},
 		"more counters": func(s *resourceapi.ResourceSliceSpec) {
 			for _, set := range s.SharedCounters {
 				set.Counters["memory-slice-8"] = resourceapi.Counter{Value: set.Counters["memory-slice-7"].Value}

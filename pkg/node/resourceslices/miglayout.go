@@ -8,7 +8,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -69,7 +71,7 @@ func partitionText(d resourceapi.Device) string {
 		}
 	}
 	for _, use := range d.ConsumesCounters {
-		if text := counterText(use.Counters); strings.Contains(text, sliceCounters) {
+		if text, slices := placedText(use.Counters); slices {
 			out.WriteString(text)
 		}
 	}
@@ -79,23 +81,36 @@ func partitionText(d resourceapi.Device) string {
 // sliceCounters begins the names of the counters of memory slices.
 const sliceCounters = "memory-slice-"
 
-// counterText counts the memory slices, and holds the values of the other counters. It begins with memory-slice- if there
-// are any.
 func counterText(counters map[string]resourceapi.Counter) string {
 	var out strings.Builder
-	count := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
 		c := counters[name]
-		if strings.HasPrefix(name, sliceCounters) {
-			count += c.Value.Value()
-		} else {
-			fmt.Fprintf(&out, " %s=%d", name, c.Value.Value())
-		}
-	}
-	if count > 0 {
-		fmt.Fprintf(&out, " %s%d", sliceCounters, count)
+		fmt.Fprintf(&out, " %s=%d", name, c.Value.Value())
 	}
 	return out.String()
+}
+
+// placedText is the text of a partition's counters as if it began with the first memory slice. It reports whether there are
+// memory slices.
+func placedText(counters map[string]resourceapi.Counter) (text string, found bool) {
+	first, moved := math.MaxInt, map[string]resourceapi.Counter{}
+	index := func(name string) (int, bool) {
+		number, ok := strings.CutPrefix(name, sliceCounters)
+		i, err := strconv.Atoi(number)
+		return i, ok && err == nil && i >= 0
+	}
+	for name := range counters {
+		if i, ok := index(name); ok {
+			first, found = min(first, i), true
+		}
+	}
+	for name, c := range counters {
+		if i, ok := index(name); ok {
+			name = sliceCounter(i - first)
+		}
+		moved[name] = c
+	}
+	return counterText(moved), found
 }
 
 // OwnPartitionAttributes are the attributes of partitions that are not those of their GPU.
