@@ -36,7 +36,7 @@ phase() {
   # A CI service keeps the end of a log, so the causes stand there, below the table.
   if [ "$result" != ok ]; then
     printf '\n%s failed:\n' "$name"
-    # gotestsum prints the failed tests of each module between these lines, and goes on with the next module.
+    # The failed tests of each module stand between these lines, and the next module follows.
     awk '/^=== Failed/ {inside = found = 1} /^DONE / {inside = 0} {line[n++] = substr($0, 1, 200)}
       inside && shown++ < 60 {print line[n - 1]}
       END {if (!found) for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \
