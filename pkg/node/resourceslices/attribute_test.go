@@ -130,7 +130,7 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	s.GPUs = append(s.GPUs, s.GPUs[0])
 	s.GPUs[1].PCIAddress = "0000:f0:00.0"
 	for i := range s.GPUs {
-		s.GPUs[i].Class = "0x030200"
+		s.GPUs[i].Class, s.GPUs[i].MemoryLimits = "0x030200", true
 		s.GPUs[i].Links = []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}
 		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "a1b2", CliqueID: 7}
 	}
