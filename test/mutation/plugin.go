@@ -349,8 +349,8 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "settings withdraw a held partition", File: "pkg/node/resourceslices/entries.go",
-		Old:     "return e.held || (e.placements != sharing.NoPlacement || e.external) && (",
-		New:     "return (e.placements != sharing.NoPlacement || e.external) && (e.held || ",
+		Old:     "return e.held || (e.placements != sharing.NoPlacement || e.external) && b.available(e)",
+		New:     "return (e.placements != sharing.NoPlacement || e.external) && (e.held || b.available(e))",
 		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
 	},
 	{
