@@ -64,6 +64,6 @@ func TestRun_Container_AsksForItsCgroup(t *testing.T) {
 		t.Errorf("no plugin: %v, %s", err, stderr.String())
 	}
 	if err := run(t.Context(), []string{"--none"}, strings.NewReader(""), &stderr); err == nil {
-		t.Error("an unknown flag is no error")
+		t.Error("an unknown flag is accepted")
 	}
 }

@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package requests has the files by which the hook of a starting container asks the plugin for a limit of the container's
-// memory: a file with the request, and beside it one with the answer. Only root can use their directory. A file waits while
-// the plugin does not run. So containers start meanwhile too, and get their limit later.
+// Package requests has the files by which the hook of a starting container asks the plugin for a limit of its memory. A file
+// has the request, and one beside it the answer. Only root can use their directory. A file waits while the plugin does not
+// run. So containers start meanwhile too, and get their limit later.
 package requests
 
 import (
@@ -75,8 +75,8 @@ func CgroupOf(state io.Reader, procRoot string) (string, error) {
 	return path, err
 }
 
-// Ask writes a request and waits for its answer until the context ends, which is no error: the plugin does not run, or the
-// GPU does not answer. The limit follows then.
+// Ask writes a request and waits for its answer. It returns no error if the context ends before: the plugin does not run, or
+// the GPU does not answer. The limit follows then.
 func Ask(ctx context.Context, h *host.Host, dir string, r memorylimit.Request) (answered bool, err error) {
 	if err := r.Check(); err != nil {
 		return false, err
@@ -136,9 +136,9 @@ type Asked struct {
 }
 
 // List returns the requests, in the order of their files. It removes those of cgroups that are gone from cgroupRoot, and
-// files that are no requests.
+// files without a request.
 func (s *Files) List(cgroupRoot string) (asked []Asked, err error) {
-	names, _, err := s.host.List(s.dir) // A file that a hook is writing is no request yet.
+	names, _, err := s.host.List(s.dir) // A hook is still writing the unfinished ones.
 	if err != nil {
 		return nil, fmt.Errorf("list the requests of memory limits: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memorylimit limits the memory of containers with a share of a GPU: all processes of a container together have no
-// more than its share, by whichever strategy the GPU is shared. Drivers since CUDA 13.4 keep such limits for cgroups.
+// Package memorylimit limits the memory of containers with a share of a GPU, by whichever strategy it is shared. All processes
+// of a container together have at most its share. Drivers since CUDA 13.4 keep such limits for cgroups.
 //
 // A hook asks for the limit while the container is created, because its cgroup does not exist before. A cgroup takes its
 // limit with it when it ends, so there is nothing to undo.
