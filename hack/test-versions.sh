@@ -49,7 +49,7 @@ step() {
   printf '%-9s %-96s' "$version" "$what"
   cd test
   setsid ../bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 30m -tags e2e "$@" >"$log" 2>&1 &
+    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "$@" >"$log" 2>&1 &
   child=$!
   cd ..
   wait "$child" || rc=$?
