@@ -100,8 +100,8 @@ cut='TestDemos/.*(mig|nvlink|gpu-fault|use-and-cost).*|TestAuto|EvictReset|EachK
 shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas)$|TestShares|_SharesOf|MPS|Policies'
 nodes_cut='TestDeviceClasses_GPUModelsChange|TestNodeLabels_PodSelectsThem|TestWebhook_ReviewDemos|TestClusterMetrics|TestController_SwitchedOffAndOn|TestMigration_ToNVIDIA'
 health=TestGroups_LinkFails
-# Names of resources that follow from classes, and counters in slices of their own.
-only135='ImplicitExtendedResource|ValuesThatStopTheScheduler'
+# An init container that has its container's GPU, names of resources that follow from classes, counters in slices of their own.
+only135='TestDemos/plugin-workloads|ImplicitExtendedResource|ValuesThatStopTheScheduler'
 order=TestDemos/nvlink-fill
 
 step v1.34.0 '`reduced`, feature gates as they are by default' -- ./e2e/reduced

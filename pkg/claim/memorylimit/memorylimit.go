@@ -42,6 +42,8 @@ type Limiter struct {
 	cgroups string
 
 	attempts host.Attempts[gpuWork]
+	// busy are the GPUs whose attempt has not been looked at, by address.
+	busy map[string]bool
 	// changes fires when requests or answers of GPUs have come.
 	changes notify.Trigger
 	// set has the limits that this process has set, or tried to set since the last tick, by cgroup and GPU.
@@ -67,7 +69,7 @@ type limit struct {
 
 // New makes a Limiter of the containers below a directory of cgroups.
 func New(files *requests.Files, sessions *sessionpool.Pool, cgroups string, reports notify.Reporter) *Limiter {
-	return &Limiter{files: files, sessions: sessions, cgroups: cgroups, reports: reports, changes: notify.NewTrigger(), set: map[target]uint64{}}
+	return &Limiter{files: files, sessions: sessions, cgroups: cgroups, reports: reports, changes: notify.NewTrigger(), set: map[target]uint64{}, busy: map[string]bool{}}
 }
 
 // Run answers requests until the context ends. First it sets the limits of those that an earlier process answered, too.
@@ -123,6 +125,7 @@ func (l *Limiter) watch(ctx context.Context) {
 func (l *Limiter) serve(ctx context.Context) {
 	ended, _ := l.attempts.Results()
 	for _, a := range ended {
+		delete(l.busy, a.Item.limits[0].address)
 		for _, done := range a.Item.limits {
 			l.finish(ctx, done, a.Err)
 		}
@@ -131,7 +134,11 @@ func (l *Limiter) serve(ctx context.Context) {
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Reading the requests of memory limits failed; they are read again")
 	}
-	set := l.attempts.Begin(l.open(asked), l.work)
+	open := l.open(asked)
+	for address := range open {
+		l.busy[address] = true
+	}
+	set := l.attempts.Begin(open, l.work)
 	go func() {
 		for range set {
 			l.changes.Fire()
@@ -139,7 +146,7 @@ func (l *Limiter) serve(ctx context.Context) {
 	}()
 }
 
-// open returns the limits to set, by GPU. It forgets those of containers that have ended.
+// open returns the limits to set, by GPU, but for busy ones. It forgets those of containers that have ended.
 func (l *Limiter) open(asked []requests.Asked) map[string]gpuWork {
 	sums, uuids := map[target]*limit{}, map[string]string{}
 	for _, r := range asked {
@@ -153,7 +160,7 @@ func (l *Limiter) open(asked []requests.Asked) map[string]gpuWork {
 	}
 	out := map[string]gpuWork{}
 	for at, one := range sums {
-		if l.set[at] == one.bytes {
+		if l.set[at] == one.bytes || l.busy[at.address] {
 			continue
 		}
 		work := out[at.address]

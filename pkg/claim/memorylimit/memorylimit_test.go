@@ -46,19 +46,25 @@ func newEnv(t *testing.T) *env {
 	return e
 }
 
-// start starts a plugin, which stop ends.
-func (e *env) start() {
+// limiter returns that of a plugin.
+func (e *env) limiter() *Limiter {
 	e.Helper()
 	files := requests.New(e.host, e.dir)
 	if err := files.Make(); err != nil {
 		e.Fatal(err)
 	}
 	sessions := sessionpool.New(nvmlfake.WithHook(e.machine, e.calls.Do), func(string) bool { return true }, notifytest.Reporter(nil))
-	l := New(files, sessions, e.cgroups, notifytest.Reporter(func(err error) {
+	return New(files, sessions, e.cgroups, notifytest.Reporter(func(err error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.reports = append(e.reports, err.Error())
 	}))
+}
+
+// start starts a plugin, which stop ends.
+func (e *env) start() {
+	e.Helper()
+	l := e.limiter()
 	ctx, cancel := context.WithCancel(e.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -201,6 +207,26 @@ func TestLimiter_AnyAnswer_RefusesOrSaysSo(t *testing.T) {
 		if err != nil && !strings.Contains(err.Error(), "its container does not start") && !strings.Contains(err.Error(), "Its container does not start") {
 			t.Errorf("%v: %v says no consequence", code, err)
 		}
+	}
+}
+
+// TestLimiter_AttemptNotLookedAt_IsNotRepeated looks at the requests between the end of an attempt and its result.
+func TestLimiter_AttemptNotLookedAt_IsNotRepeated(t *testing.T) {
+	e := newEnv(t)
+	l := e.limiter()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := requests.Ask(ctx, e.host, e.dir, e.container("a", 0, "a", gib)); err != nil {
+		t.Fatal(err)
+	}
+	l.serve(t.Context())
+	<-l.changes // The attempt has ended.
+	for _, when := range []string{"before its result", "after it"} {
+		asked, err := l.files.List(e.cgroups)
+		if again := l.open(asked); err != nil || len(asked) != 1 || len(again) > 0 {
+			t.Errorf("%s: asked %+v, to set %+v, %v", when, asked, again, err)
+		}
+		l.serve(t.Context())
 	}
 }
 
