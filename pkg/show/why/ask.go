@@ -209,7 +209,9 @@ const (
 	causeTaint     = "a device taint that the claim does not tolerate"
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
 	causeNever     = "cannot satisfy the claim, even if it were empty"
+	causeNow       = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
 	causeLater     = "publishes no such devices now, and does in a moment, because the claim asks for them (chart value publish)"
+	causePerhaps   = "publishes no such devices now, and does in a moment, because the claim asks for them, unless its settings exclude them (chart value publish)"
 	causeUndecided = "undecided, because the search takes long"
 	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
 )
@@ -239,10 +241,21 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	if s.text != "" {
 		return s.text
 	}
-	if p := a.possible(s); len(p.Slices) > 0 {
-		if result, _ := a.allocate(ctx, ask.Empty(p), nil, claims); result == ask.Yes {
-			return causeLater
+	published := a.published(s)
+	partitioned := a.samples.Add(published)
+	for _, later := range []struct {
+		pool pool.Pool
+		text string
+	}{{partitioned, causeLater}, {partitioned.With(gpu.KindGroup, gpu.KindMonitor), causePerhaps}} {
+		if len(later.pool.Slices) == len(published.Slices) {
+			continue
 		}
+		if result, _ := a.allocate(ctx, ask.Empty(later.pool), nil, claims); result == ask.Yes {
+			return later.text
+		}
+	}
+	if partitioned.OnDemand() { // Only one placement of each profile is known.
+		return causeNow
 	}
 	return causeNever
 }
