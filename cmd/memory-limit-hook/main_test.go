@@ -50,7 +50,7 @@ func TestRun_Container_AsksForItsCgroup(t *testing.T) {
 			t.Errorf("%+v: %v, %s", c, err, stderr.String())
 		}
 	}
-	if asked, err := files.List(cgroups); err != nil || len(asked) != 1 || asked[0].Request != want {
+	if asked, err := files.List(cgroups); err != nil || len(asked) != 1 || asked[0] != want {
 		t.Errorf("asked %+v, %v", asked, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {

@@ -128,25 +128,18 @@ func (s *Files) Make() error { return s.host.MkdirAll(labelAnswer, 0o700, s.dir)
 // Dir is the directory, to be watched.
 func (s *Files) Dir() string { return s.dir }
 
-// Asked is a request with its state.
-type Asked struct {
-	memorylimit.Request
-	// Answered means that a plugin has answered it.
-	Answered bool
-}
-
 // List returns the requests, in the order of their files. It removes those of cgroups that are gone from cgroupRoot, and
-// files without a request.
-func (s *Files) List(cgroupRoot string) (asked []Asked, err error) {
+// files without a request. With an error some requests can be missing.
+func (s *Files) List(cgroupRoot string) (asked []memorylimit.Request, err error) {
 	names, _, err := s.host.List(s.dir) // A hook is still writing the unfinished ones.
 	if err != nil {
 		return nil, fmt.Errorf("list the requests of memory limits: %w", err)
 	}
 	var errs []error
-	answered := map[string]bool{}
+	answers := map[string]bool{} // Those without a request.
 	for _, file := range names {
 		if base, ok := strings.CutSuffix(file, suffixAnswer); ok {
-			answered[base] = true
+			answers[base] = true
 		}
 	}
 	for _, file := range names {
@@ -160,15 +153,15 @@ func (s *Files) List(cgroupRoot string) (asked []Asked, err error) {
 		}
 		switch {
 		case err == nil:
-			asked = append(asked, Asked{r, answered[base]})
+			asked = append(asked, r)
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errMalformed):
 			errs = append(errs, s.remove(base))
 		default:
 			errs = append(errs, err) // An unreadable request or cgroup is not an absent one.
 		}
-		delete(answered, base)
+		delete(answers, base)
 	}
-	for base := range answered {
+	for base := range answers {
 		errs = append(errs, s.remove(base))
 	}
 	return asked, errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/memorylimit"
@@ -34,7 +35,7 @@ func files(t *testing.T) (f *Files, cgroups string) {
 	return f, cgroups
 }
 
-func list(t *testing.T, f *Files, cgroups string, want ...Asked) {
+func list(t *testing.T, f *Files, cgroups string, want ...memorylimit.Request) {
 	t.Helper()
 	got, err := f.List(cgroups)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -52,7 +53,37 @@ func TestAsk_Answered_ReturnsTheAnswer(t *testing.T) {
 		if !answered || fmt.Sprint(err) != fmt.Sprint(refused) {
 			t.Errorf("%v: %v, %v", refused, answered, err)
 		}
-		list(t, f, cgroups, Asked{request(), true})
+		list(t, f, cgroups, request())
+	}
+}
+
+// TestList_Unreadable_IsNoAbsentRequest lets the disk fail under one of two requests.
+func TestList_Unreadable_IsNoAbsentRequest(t *testing.T) {
+	bad := ""
+	f, cgroups := files(t)
+	f.host = host.New(host.Options{ReadFile: func(path string) ([]byte, error) {
+		if filepath.Base(path) == bad {
+			return nil, unix.EIO
+		}
+		return os.ReadFile(path)
+	}})
+	other := request()
+	other.Device = "gpu-0000-43-00-0"
+	for _, r := range []memorylimit.Request{request(), other} {
+		if err := f.Answer(r, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Ask(t.Context(), f.host, f.Dir(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad = name(request()) + suffixRequest
+	if asked, err := f.List(cgroups); !errors.Is(err, unix.EIO) || len(asked) != 1 || asked[0] != other {
+		t.Errorf("asked %+v, %v", asked, err)
+	}
+	bad = ""
+	if asked, err := f.List(cgroups); err != nil || len(asked) != 2 {
+		t.Errorf("afterwards: asked %+v, %v", asked, err)
 	}
 }
 
@@ -63,7 +94,7 @@ func TestAsk_NobodyAnswers_IsNoErrorAndStays(t *testing.T) {
 	if answered, err := Ask(ctx, f.host, f.Dir(), request()); answered || err != nil {
 		t.Errorf("%v, %v", answered, err)
 	}
-	list(t, f, cgroups, Asked{request(), false})
+	list(t, f, cgroups, request())
 	if err := os.Remove(filepath.Join(cgroups, "pods/one")); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ type gpuWork struct {
 type limit struct {
 	target
 	bytes    uint64
-	requests []requests.Asked
+	requests []memorylimit.Request
 	err      error
 }
 
@@ -147,7 +147,7 @@ func (l *Limiter) serve(ctx context.Context) {
 }
 
 // open returns the limits to set, by GPU, but for busy ones. It forgets those of containers that have ended.
-func (l *Limiter) open(asked []requests.Asked) map[string]gpuWork {
+func (l *Limiter) open(asked []memorylimit.Request) map[string]gpuWork {
 	sums, uuids := map[target]*limit{}, map[string]string{}
 	for _, r := range asked {
 		at := target{r.Cgroup, r.Address}
@@ -176,12 +176,16 @@ func (l *Limiter) open(asked []requests.Asked) map[string]gpuWork {
 	return out
 }
 
-// work sets the limits of a GPU.
+// work sets the limits of a GPU. It never lowers one: a container gets no smaller share, but one of its requests can be
+// unreadable.
 func (l *Limiter) work(w *gpuWork) error {
 	return l.sessions.With(w.limits[0].address, w.uuid, func(g *sessionpool.GPU) error {
 		for i := range w.limits {
 			one := &w.limits[i]
 			cgroup := filepath.Join(l.cgroups, one.cgroup)
+			if now, err := g.MemoryLimit(cgroup); err == nil && now >= one.bytes {
+				continue
+			}
 			if one.err = g.SetMemoryLimit(cgroup, one.bytes); one.err != nil {
 				if _, err := os.Lstat(cgroup); errors.Is(err, fs.ErrNotExist) {
 					one.err = nil // The container has ended meanwhile.
@@ -198,7 +202,7 @@ func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 	if err == nil {
 		err = done.err
 	}
-	first := done.requests[0].Request
+	first := done.requests[0]
 	var refused error
 	switch {
 	case err == nil:
@@ -211,7 +215,7 @@ func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 		l.reports.Report(refused)
 	}
 	for _, r := range done.requests {
-		if err := l.files.Answer(r.Request, refused); err != nil {
+		if err := l.files.Answer(r, refused); err != nil {
 			klog.FromContext(ctx).Error(err, "Answering a request of a memory limit failed; it is answered again", "claim", r.Claim)
 			refused = err
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -166,6 +167,35 @@ func TestLimiter_Restarted_SetsEarlierLimits(t *testing.T) {
 	e.start()
 	if err := e.ask(late); err != nil || e.limit("a", 0) != 4*gib || e.limit("b", 0) != gib {
 		t.Errorf("%v: %d, %d", err, e.limit("a", 0), e.limit("b", 0))
+	}
+}
+
+// TestLimiter_RequestUnreadable_LimitStays restarts the plugin while the disk fails under one of two requests of a container.
+func TestLimiter_RequestUnreadable_LimitStays(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	for _, share := range []string{"a", "b"} {
+		if err := e.ask(e.container("one", 0, share, 2*gib)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.stop()
+	files, err := filepath.Glob(filepath.Join(e.dir, "*.request"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	e.host = host.New(host.Options{ReadFile: func(path string) ([]byte, error) {
+		if path == files[0] {
+			return nil, syscall.EIO
+		}
+		return os.ReadFile(path)
+	}})
+	e.start()
+	if err := e.ask(e.container("two", 0, "c", gib)); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.limit("one", 0); got != 4*gib {
+		t.Errorf("the limit is %d", got)
 	}
 }
 
