@@ -97,12 +97,13 @@ func CgroupAt(dir string) (string, error) {
 	return fmt.Sprintf("%d:%d", stat.Dev, stat.Ino), nil
 }
 
-// CgroupOf returns the identity of a process's cgroup, or "" if there is none of version 2 here.
-func CgroupOf(pid uint32) string {
-	path, err := procfs.Cgroup("/proc", pid)
-	if err != nil || path == "" {
+// CgroupOf returns the identity of a process's cgroup of version 2, or "" if it is in none below the root. proc is a /proc,
+// and cgroups the root's directory.
+func CgroupOf(proc, cgroups string, pid uint32) string {
+	path, err := procfs.Cgroup(proc, pid)
+	if err != nil || path == "" || path == "/" {
 		return ""
 	}
-	id, _ := CgroupAt(filepath.Join("/sys/fs/cgroup", path))
+	id, _ := CgroupAt(filepath.Join(cgroups, path))
 	return id
 }

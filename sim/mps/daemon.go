@@ -391,7 +391,9 @@ func (d *daemon) account(c *client) error {
 				return errors.New("out of memory")
 			}
 		}
-		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Load: load, Place: place, Cgroup: engine.CgroupOf(c.pid)})
+		return s.AddProcess(g, engine.Process{
+			PID: c.pid, Name: processName, MemoryMiB: held, Load: load, Place: place, Cgroup: engine.CgroupOf("/proc", "/sys/fs/cgroup", c.pid),
+		})
 	})
 }
 

@@ -172,6 +172,11 @@ func injected(t *testing.T, s *engine.State, args ...string) error {
 }
 
 func TestInject_EachFault_ChangesMachine(t *testing.T) {
+	cgroup := t.TempDir()
+	cgroupID, err := engine.CgroupAt(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
 	xid31 := engine.Event{Slot: 2, Type: engine.EventXID, Data: 31, GPUInstance: -1, ComputeInstance: -1, PID: 7, Process: "x"}
 	tests := map[string]struct {
 		args  []string
@@ -191,6 +196,8 @@ func TestInject_EachFault_ChangesMachine(t *testing.T) {
 			"nvmlDeviceGetMemoryInfoGPU-9be4b2f2-6f10-4bac-9f52-80c33786f624"},
 		"process": {[]string{"process", "1", "--pid", "9", "--memory", "7", "--name", "x", "--graphics"}, func(s *engine.State) any { return s.GPUs[1].Processes[0] },
 			engine.Process{PID: 9, MemoryMiB: 7, Name: "x", Graphics: true}},
+		"process of a cgroup": {[]string{"process", "1", "--pid", "9", "--cgroup", cgroup}, func(s *engine.State) any { return s.GPUs[1].Processes[0] },
+			engine.Process{PID: 9, Cgroup: cgroupID}},
 		"xid": {[]string{"xid", "31", "2", "--pid", "7", "--name", "x", "--count", "2"}, func(s *engine.State) any { return s.Raised },
 			[]engine.Event{xid31, xid31}},
 		"ecc":           {[]string{"ecc", "correctable", "0", "--count", "5"}, func(s *engine.State) any { return s.GPUs[0].CorrectableErrors }, uint64(5)},
@@ -227,6 +234,7 @@ func TestInject_InvalidArguments_ReturnsError(t *testing.T) {
 		"UNKNOWN":                {"fail", "nvmlInit", "--code", "OOPS"},
 		"slow needs --latency":   {"slow", "nvmlInit"},
 		"needs --pid":            {"process", "0"},
+		"--cgroup":               {"process", "0", "--pid", "1", "--cgroup", "/none"},
 		"81105 MiB free":         {"process", "0", "--pid", "1", "--memory", "99999"},
 		"no process 5":           {"end", "0", "--pid", "5"},
 		"set needs a value":      {"set", "0"},
