@@ -5,9 +5,12 @@ package engine
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"gpu-dra-driver/sim/profiles"
 )
 
 func TestCgroupOf_Process_IsItsDirectory(t *testing.T) {
@@ -32,5 +35,39 @@ func TestCgroupOf_Process_IsItsDirectory(t *testing.T) {
 	}
 	if got := CgroupOf(proc, cgroups, 5); got != "" {
 		t.Errorf("a process that has ended: %q", got)
+	}
+}
+
+func TestAddProcess_CgroupWithLimit_HasAtMostItsMemory(t *testing.T) {
+	p, err := profiles.Load("hgx-h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Driver.CUDA = MemoryLimits
+	s, err := New(p, "seed", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &s.GPUs[0]
+	if code := s.SetMemoryLimit(g, MemoryLimit{Cgroup: "one", Soft: 4 << 30, Hard: 4 << 30}); code != 0 {
+		t.Fatal(code)
+	}
+	for _, step := range []struct {
+		p    Process
+		fits bool
+	}{
+		{Process{PID: 1, MemoryMiB: 3 << 10, Cgroup: "one"}, true}, {Process{PID: 2, MemoryMiB: 2 << 10, Cgroup: "one"}, false},
+		{Process{PID: 2, MemoryMiB: 1 << 10, Cgroup: "one"}, true}, {Process{PID: 3, MemoryMiB: 8 << 10}, true},
+		{Process{PID: 1, MemoryMiB: 2 << 10, Cgroup: "one"}, true}, {Process{PID: 4, MemoryMiB: 8 << 10, Cgroup: "another"}, true},
+	} {
+		if err := s.AddProcess(g, step.p); (err == nil) != step.fits {
+			t.Errorf("process %d with %d MiB: %v", step.p.PID, step.p.MemoryMiB, err)
+		}
+	}
+	if _, used, code := s.MemoryLimit(g, "one"); used != 3<<30 || code != 0 {
+		t.Errorf("%d bytes used, %v", used, code)
+	}
+	if code := s.SetMemoryLimit(g, MemoryLimit{Cgroup: "one", Hard: math.MaxUint64}); code != 0 || len(g.Limits) > 0 {
+		t.Errorf("cleared: %v, %v", g.Limits, code)
 	}
 }

@@ -416,19 +416,46 @@ func health(t *testing.T, l nvml.Library) (nvml.Health, error) {
 	return d.Health()
 }
 
-// TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse sets the mode of a MIG device in both libraries.
-func TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
+// implementation is one of NVML, over a simulated machine of its own.
+type implementation struct {
+	name    string
+	library nvml.Library
+	machine interface {
+		Update(func(*engine.State) error) error
+	}
+}
+
+func implementations(t *testing.T) []implementation {
+	t.Helper()
 	root := simtest.Root(t, "hgx-h100", nil)
 	root.Use(t)
 	fake := simtest.Machine(t, "hgx-h100")
-	for name, of := range map[string]struct {
-		library nvml.Library
-		machine interface {
-			Update(func(*engine.State) error) error
-		}
-	}{"fake": {nvmlfake.New(fake), fake}, "library": {native.New(root.Path), root}} {
+	return []implementation{{"fake", nvmlfake.New(fake), fake}, {"library", native.New(root.Path), root}}
+}
+
+// with calls do with the first GPU, of a driver with a CUDA version.
+func (i implementation) with(t *testing.T, cuda int, do func(nvml.Device)) {
+	t.Helper()
+	simtest.Change(t, i.machine, func(s *engine.State) { s.Profile.Driver.CUDA = cuda })
+	s, err := i.library.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(d)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse sets the mode of a MIG device in both libraries.
+func TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
+	for _, i := range implementations(t) {
 		uuid := ""
-		simtest.Change(t, of.machine, func(s *engine.State) {
+		simtest.Change(t, i.machine, func(s *engine.State) {
 			g := &s.GPUs[0]
 			s.SetMIGMode(g, true)
 			i, _ := s.CreateInstance(g, 19, 4)
@@ -436,94 +463,44 @@ func TestMIGComputeMode_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
 			uuid = c.UUID
 		})
 		for _, cuda := range []int{13000, 13030} {
-			simtest.Change(t, of.machine, func(s *engine.State) { s.Profile.Driver.CUDA = cuda })
-			s, err := of.library.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			d, err := s.Device(0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			setErr := d.SetMIGComputeMode(uuid, nvml.ComputeExclusiveProcess)
-			mode, err := d.MIGComputeMode(uuid)
-			switch {
-			case cuda < 13030 && (!errors.Is(setErr, nvml.NotSupported) || !errors.Is(err, nvml.NotSupported)):
-				t.Errorf("%s, CUDA %d: %v, %v", name, cuda, setErr, err)
-			case cuda >= 13030 && (setErr != nil || err != nil || mode != nvml.ComputeExclusiveProcess):
-				t.Errorf("%s, CUDA %d: %v, %v, %v", name, cuda, setErr, mode, err)
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			i.with(t, cuda, func(d nvml.Device) {
+				setErr := d.SetMIGComputeMode(uuid, nvml.ComputeExclusiveProcess)
+				mode, err := d.MIGComputeMode(uuid)
+				switch {
+				case cuda < 13030 && (!errors.Is(setErr, nvml.NotSupported) || !errors.Is(err, nvml.NotSupported)):
+					t.Errorf("%s, CUDA %d: %v, %v", i.name, cuda, setErr, err)
+				case cuda >= 13030 && (setErr != nil || err != nil || mode != nvml.ComputeExclusiveProcess):
+					t.Errorf("%s, CUDA %d: %v, %v, %v", i.name, cuda, setErr, mode, err)
+				}
+			})
 		}
 	}
 }
 
-// TestDevice_MemoryLimits_OfACgroup sets the limit of a cgroup, for which a directory stands, with drivers before and since
-// CUDA 13.4.
-func TestDevice_MemoryLimits_OfACgroup(t *testing.T) {
-	root := simtest.Root(t, "hgx-h100", nil)
-	root.Use(t)
-	fake := simtest.Machine(t, "hgx-h100")
+// TestMemoryLimit_DriversBeforeAndSince_SetOrRefuse sets the limit of a cgroup, for which a directory stands.
+func TestMemoryLimit_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
 	cgroup, other := t.TempDir(), t.TempDir()
 	const limit = 4 << 30
-	for name, of := range map[string]struct {
-		library nvml.Library
-		machine interface {
-			Update(func(*engine.State) error) error
-		}
-	}{"fake": {nvmlfake.New(fake), fake}, "library": {native.New(root.Path), root}} {
-		for _, cuda := range []int{13030, 13040} {
-			simtest.Change(t, of.machine, func(s *engine.State) { s.Profile.Driver.CUDA = cuda })
-			s, err := of.library.Open()
-			if err != nil {
-				t.Fatal(err)
+	for _, i := range implementations(t) {
+		i.with(t, 13030, func(d nvml.Device) {
+			_, err := d.MemoryLimit(cgroup)
+			if set := d.SetMemoryLimit(cgroup, limit); !errors.Is(err, nvml.NotSupported) || !errors.Is(set, nvml.NotSupported) {
+				t.Errorf("%s, before CUDA 13.4: %v, %v", i.name, err, set)
 			}
-			d, err := s.Device(0)
-			if err != nil {
-				t.Fatal(err)
-			}
+		})
+		i.with(t, 13040, func(d nvml.Device) {
 			_, before := d.MemoryLimit(cgroup)
 			set := d.SetMemoryLimit(cgroup, limit)
 			got, after := d.MemoryLimit(cgroup)
 			_, another := d.MemoryLimit(other)
-			if cuda < 13040 {
-				for _, err := range []error{before, set, after, another} {
-					if !errors.Is(err, nvml.NotSupported) {
-						t.Errorf("%s, CUDA %d: %v", name, cuda, err)
-					}
-				}
-			} else if !errors.Is(before, nvml.NotFound) || set != nil || after != nil || got != limit || !errors.Is(another, nvml.NotFound) {
-				t.Errorf("%s, CUDA %d: %v, %v, %d, %v, %v", name, cuda, before, set, got, after, another)
-			} else {
-				if err := d.SetMemoryLimit(cgroup, 1<<50); !errors.Is(err, nvml.InvalidArgument) {
-					t.Errorf("%s: more than the GPU has: %v", name, err)
-				}
-				if err := d.SetMemoryLimit(filepath.Join(cgroup, "none"), limit); !errors.Is(err, nvml.OperatingSystem) {
-					t.Errorf("%s: a cgroup that does not exist: %v", name, err)
-				}
+			if !errors.Is(before, nvml.NotFound) || set != nil || after != nil || got != limit || !errors.Is(another, nvml.NotFound) {
+				t.Errorf("%s: %v, %v, %d, %v, %v", i.name, before, set, got, after, another)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
+			if err := d.SetMemoryLimit(cgroup, 1<<50); !errors.Is(err, nvml.InvalidArgument) {
+				t.Errorf("%s: more than the GPU has: %v", i.name, err)
 			}
-		}
-		id, err := engine.CgroupAt(cgroup)
-		if err != nil {
-			t.Fatal(err)
-		}
-		simtest.Change(t, of.machine, func(s *engine.State) {
-			for _, step := range []struct {
-				p    engine.Process
-				fits bool
-			}{
-				{engine.Process{PID: 1, MemoryMiB: 3 << 10, Cgroup: id}, true}, {engine.Process{PID: 2, MemoryMiB: 2 << 10, Cgroup: id}, false},
-				{engine.Process{PID: 2, MemoryMiB: 1 << 10, Cgroup: id}, true}, {engine.Process{PID: 3, MemoryMiB: 8 << 10}, true},
-				{engine.Process{PID: 1, MemoryMiB: 2 << 10, Cgroup: id}, true},
-			} {
-				if err := s.AddProcess(&s.GPUs[0], step.p); (err == nil) != step.fits {
-					t.Errorf("%s: process %d with %d MiB: %v", name, step.p.PID, step.p.MemoryMiB, err)
-				}
+			if err := d.SetMemoryLimit(filepath.Join(cgroup, "none"), limit); !errors.Is(err, nvml.OperatingSystem) {
+				t.Errorf("%s: a cgroup that does not exist: %v", i.name, err)
 			}
 		})
 	}
