@@ -53,8 +53,8 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, Metadata, Settle and the limits are
-// required.
+// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, LimitHook, LimitRequests, Metadata, Settle and
+// the limits are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -45,18 +44,23 @@ func TestSamplesAdd_SlicesChange_EarlierAdditionsAreForgotten(t *testing.T) {
 			t.Fatalf("%d slices, want the published one, counters and partitions", len(last.Slices))
 		}
 	}
-	for range 100 {
-		runtime.GC()
+	left := func() int {
 		x.mu.Lock()
-		n := len(x.added)
-		x.mu.Unlock()
-		if n <= 1 {
+		defer x.mu.Unlock()
+		return len(x.added)
+	}
+	for range 100 {
+		// Cleanups run on their own after a collection. Once that of a marker has run, those of earlier ones soon have.
+		ran := make(chan struct{})
+		runtime.AddCleanup(new([64]byte), func(ran chan struct{}) { close(ran) }, ran)
+		runtime.GC()
+		<-ran
+		if left() <= 1 {
 			break
 		}
-		time.Sleep(time.Millisecond) // Cleanups run on their own.
 	}
-	if len(x.added) > 1 {
-		t.Errorf("%d additions stay", len(x.added))
+	if n := left(); n > 1 {
+		t.Errorf("%d additions stay", n)
 	}
 	runtime.KeepAlive(last)
 }

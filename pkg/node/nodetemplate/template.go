@@ -172,8 +172,9 @@ func (t *template) add(spec resourceapi.ResourceSliceSpec) {
 }
 
 // noteOnDemand notes what the node publishes in part, or not at all, until an object asks for it. These are profiles without
-// some of their placements, missing partitions of GPUs with a MIG layout, and missing groups. That is the effect of the setting Auto, and slices do not name their
-// settings. A GPU has at least one placement of each profile, and two of a profile that takes at most half of it.
+// some of their placements, missing partitions of GPUs with a MIG layout, and missing groups. That is the effect of the
+// setting Auto, and slices do not name their settings. A GPU has at least one placement of each profile, and two of a
+// profile that takes at most half of it.
 func (t *template) noteOnDemand() {
 	type part struct{ model, profile string }
 	wholes, largest, placements := map[string]int{}, map[string]int{}, map[part]int{}
