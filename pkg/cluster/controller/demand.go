@@ -30,8 +30,8 @@ import (
 // demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.
 const demandPause = 200 * time.Millisecond
 
-// demandKeeper writes the MIG profiles and groups that the cluster asks for, and the sample nodes, into a ConfigMap, which the
-// nodes follow.
+// demandKeeper writes the MIG profiles and groups that the cluster asks for, the nodes that serve them, and the sample nodes
+// into a ConfigMap, which the nodes follow.
 type demandKeeper struct {
 	driver, name            string
 	configMaps              typedcorev1.ConfigMapInterface
@@ -39,15 +39,17 @@ type demandKeeper struct {
 	classes                 cache.Indexer
 	nodes                   *nodes
 	selectors               *ask.Evaluator
-	// asks is kept by the informers' handlers, so that a pass does not look at each claim.
-	mu    sync.Mutex
-	asks  objects.Asks
-	dirty chan struct{}
+	// asks and holdings are kept by the informers' handlers, so that a pass does not look at each claim.
+	mu       sync.Mutex
+	asks     objects.Asks
+	holdings objects.Holdings
+	dirty    chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
 	written *corev1.ConfigMap
 	readAt  time.Time
 	last    demand.State
 	samples sampleNodes
+	servers demand.Serving
 }
 
 func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKeeper {
@@ -80,9 +82,9 @@ func (k *demandKeeper) run(ctx context.Context) {
 	})
 }
 
-// follow counts what claims, templates and pods ask for. A write that changes nothing of that causes no work: other
-// programs may write the status of a claim hundreds of times a second. The results report whether all first objects are
-// counted.
+// follow counts what claims, templates and pods ask for, and what claims hold. A write that changes nothing of the first, and
+// no pod that begins to wait, causes no work: other programs may write the status of a claim hundreds of times a second. The
+// results report whether all first objects are counted.
 func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 	replace := func(was, is any) {
 		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
@@ -90,7 +92,11 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) {
+		k.holdings.Replace(was, is, k.driver)
+		before, _ := was.(*corev1.Pod)
+		pod, _ := is.(*corev1.Pod)
+		begins := pod != nil && unscheduled(pod) && (before == nil || !unscheduled(before))
+		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) || begins {
 			trigger(k.dirty)
 		}
 	}
@@ -129,9 +135,16 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 	if err != nil {
 		last = k.last
 	}
-	asked, pools := k.asked()
+	asked, everywhere, waiting := k.asked()
+	pools := k.nodes.pools()
 	samples, again := k.samples.choose(last.Samples, pools, time.Now())
-	next, changed := demand.Next(last, asked, len(pools), samples, time.Now())
+	published := map[string]bool{}
+	for _, what := range slices.AppendSeq(slices.Clone(asked), maps.Keys(last.Since)) {
+		published[what] = true
+	}
+	serving, grow := k.serving(last.Serving, published, everywhere, waiting, time.Now())
+	again = sooner(again, grow)
+	next, changed := demand.Next(last, asked, len(pools), samples, serving, time.Now())
 	k.last = next
 	if exists && err == nil && !changed {
 		return again, nil
@@ -148,12 +161,13 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 		return 0, fmt.Errorf("write ConfigMap %s: %w", k.name, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
-		"asked", slices.Sorted(maps.Keys(next.Since)), "samples", next.Samples)
+		"asked", slices.Sorted(maps.Keys(next.Since)), "serving", next.Serving, "samples", next.Samples)
 	return again, nil
 }
 
-// asked returns the profiles and groups that the cluster asks for, and the published pools of its nodes.
-func (k *demandKeeper) asked() (asked []string, pools []pool.Pool) {
+// asked returns the profiles and groups that the cluster asks for, those of them that all nodes publish, because an object
+// cannot wait for them, and those for which an unscheduled pod waits.
+func (k *demandKeeper) asked() (asked, everywhere, waiting []string) {
 	k.mu.Lock()
 	asks := k.asks.All()
 	k.mu.Unlock()
@@ -164,5 +178,7 @@ func (k *demandKeeper) asked() (asked []string, pools []pool.Pool) {
 		}
 	}
 	slices.Sort(c.Known)
-	return c.Demand(k.selectors.Read), k.nodes.pools()
+	asked, everywhere = c.Demand(k.selectors.Read), c.Everywhere().Demand(k.selectors.Read)
+	c.Asked = k.waiting()
+	return asked, everywhere, c.Demand(k.selectors.Read)
 }

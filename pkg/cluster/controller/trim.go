@@ -48,7 +48,7 @@ func trimTemplate(object any) (any, error) {
 	return object, nil
 }
 
-// trimPod keeps the resources of a pod's containers.
+// trimPod keeps the resources of a pod's containers, the names of its claims, and whether it was scheduled.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -60,10 +60,19 @@ func trimPod(object any) (any, error) {
 		}
 		return out
 	}
-	return &corev1.Pod{
+	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers)},
-	}, nil
+		Spec: corev1.PodSpec{
+			InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers), ResourceClaims: pod.Spec.ResourceClaims,
+		},
+		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			out.Status.Conditions = append(out.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		}
+	}
+	return out, nil
 }
 
 // trimNode keeps the labels and annotations of a node that the driver needs.

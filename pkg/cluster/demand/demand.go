@@ -3,15 +3,17 @@
 
 // Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices. The controller
 // remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read. The ConfigMap
-// also names the sample nodes, which publish what no object asks for.
+// also names the nodes that publish these devices, and the sample nodes, which publish what no object asks for.
 package demand
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -34,7 +36,7 @@ const (
 
 // The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object last
 // asked for it. The keys of kinds have such a time each. The others are the time of the last write, the number of nodes
-// with GPUs, and a JSON list of the sample nodes.
+// with GPUs, a JSON list of the sample nodes, and a JSON object with the serving nodes of each profile and of Groups.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"
@@ -42,6 +44,7 @@ const (
 	writtenKey  = "written"
 	nodesKey    = "nodes"
 	samplesKey  = "samples"
+	servingKey  = "serving"
 )
 
 // kinds are the keys of devices that have no profile.
@@ -57,6 +60,10 @@ const (
 	maxNodes = 1 << 20
 	// MaxSamples is the number of sample nodes. Their names have 253 bytes at most, so the list stays below maxBytes.
 	MaxSamples = 200
+	// MaxServing is the number of serving nodes of a profile or of Groups. More than that are all nodes.
+	MaxServing = 500
+	// maxServing is the size of all names of serving nodes. A ConfigMap has 1 MiB at most, and each node reads it.
+	maxServing = 128 << 10
 )
 
 // State is the content of the ConfigMap.
@@ -71,11 +78,25 @@ type State struct {
 	// Samples are the nodes that publish a placement of each profile that no object asks for, sorted. Nil means that all
 	// nodes do: earlier versions do not know them.
 	Samples []string
+	// Serving are the nodes that publish a profile or Groups, sorted. All nodes publish what is not in it: earlier versions
+	// do not know it.
+	Serving map[string][]string
 }
 
-// Next returns the state after the last one, with the devices that are asked for now, the number of nodes and the sample
-// nodes. changed means that it must be written.
-func Next(last State, asked []string, nodes int, samples []string, now time.Time) (next State, changed bool) {
+// AskedOf has the times of the devices that a node publishes.
+func (s State) AskedOf(node string) map[string]time.Time {
+	out := maps.Clone(s.Since)
+	maps.DeleteFunc(out, func(what string, _ time.Time) bool {
+		nodes, some := s.Serving[what]
+		return some && !slices.Contains(nodes, node)
+	})
+	return out
+}
+
+// Next returns the state after the last one, with the devices that are asked for now, the number of nodes, the sample nodes
+// and the serving nodes. It leaves out serving nodes of devices that are not published, and too many of them. changed means
+// that it must be written.
+func Next(last State, asked []string, nodes int, samples []string, serving map[string][]string, now time.Time) (next State, changed bool) {
 	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes, Samples: samples}
 	if next.Since == nil {
 		next.Since = map[string]time.Time{}
@@ -88,12 +109,37 @@ func Next(last State, asked []string, nodes int, samples []string, now time.Time
 		next.Since[what] = now
 	}
 	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
-	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now) ||
+	next.Serving = bounded(serving, next.Since)
+	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || !maps.EqualFunc(last.Serving, next.Serving, slices.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now) ||
 		!slices.Equal(last.Samples, next.Samples) || (last.Samples == nil) != (next.Samples == nil)
 	if changed {
 		next.Written = now
 	}
 	return next, changed
+}
+
+// bounded returns the serving nodes of published devices. If their names are too long together, the longest lists go.
+func bounded(serving map[string][]string, since map[string]time.Time) map[string][]string {
+	out, size, total := map[string][]string{}, map[string]int{}, 0
+	for what, nodes := range serving {
+		if _, published := since[what]; !published || len(nodes) > MaxServing {
+			continue
+		}
+		out[what] = nodes
+		for _, n := range nodes {
+			size[what] += len(n) + len(`"",`)
+		}
+		total += size[what]
+	}
+	byLength := slices.SortedFunc(maps.Keys(out), func(a, b string) int { return cmp.Or(size[b]-size[a], strings.Compare(a, b)) })
+	for _, what := range byLength {
+		if total <= maxServing {
+			break
+		}
+		total -= size[what]
+		delete(out, what)
+	}
+	return out
 }
 
 // Encode returns the data of the ConfigMap.
@@ -114,6 +160,10 @@ func Encode(s State) map[string]string {
 	if s.Samples != nil {
 		text, _ := json.Marshal(s.Samples)
 		data[samplesKey] = string(text)
+	}
+	if len(s.Serving) > 0 {
+		text, _ := json.Marshal(s.Serving)
+		data[servingKey] = string(text)
 	}
 	return data
 }
@@ -176,7 +226,28 @@ func Decode(data map[string]string) (State, error) {
 			return State{}, err
 		}
 	}
+	if text, known := data[servingKey]; known {
+		if out.Serving, err = parseServing(text); err != nil {
+			return State{}, err
+		}
+	}
 	return out, nil
+}
+
+func parseServing(text string) (serving map[string][]string, err error) {
+	switch {
+	case len(text) > 2*maxServing:
+		return nil, fmt.Errorf("%s has %d bytes, but the limit is %d", servingKey, len(text), 2*maxServing)
+	case json.Unmarshal([]byte(text), &serving) != nil || serving == nil:
+		return nil, fmt.Errorf("%s: %.50q is not a JSON object of lists of nodes", servingKey, text)
+	}
+	for what, nodes := range serving {
+		if what != Groups && !gpu.ValidProfile(what) || len(nodes) > MaxServing {
+			return nil, fmt.Errorf("%s: %.50q is not a MIG profile or %s, or has more than %d nodes", servingKey, what, Groups, MaxServing)
+		}
+		slices.Sort(nodes)
+	}
+	return serving, nil
 }
 
 func parseSamples(text string) (nodes []string, err error) {

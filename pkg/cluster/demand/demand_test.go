@@ -24,7 +24,7 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 		if minute < 100 || minute >= 150 {
 			asked = append(asked, Groups)
 		}
-		next, changed := Next(last, asked, 3, nil, start.Add(time.Duration(minute)*time.Minute))
+		next, changed := Next(last, asked, 3, nil, nil, start.Add(time.Duration(minute)*time.Minute))
 		if changed {
 			writes++
 		}
@@ -49,11 +49,11 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 func TestNext_TimeInTheFuture_IsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	later := now.Add(time.Hour)
-	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, nil, now)
+	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, nil, nil, now)
 	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Since, want) || next.Written != now {
 		t.Errorf("%v, %v", next, changed)
 	}
-	if _, changed := Next(next, nil, 2, nil, now.Add(time.Second)); changed {
+	if _, changed := Next(next, nil, 2, nil, nil, now.Add(time.Second)); changed {
 		t.Error("a node more is a reason to write")
 	}
 }
@@ -74,7 +74,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	if _, err := Decode(nil); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}
-	for key, bad := range map[string]string{groupsKey: "all", monitorsKey: "no", writtenKey: "today", nodesKey: "-1", samplesKey: `{"n1": true}`} {
+	for key, bad := range map[string]string{groupsKey: "all", monitorsKey: "no", writtenKey: "today", nodesKey: "-1", samplesKey: `{"n1": true}`, servingKey: `["n1"]`} {
 		data := Encode(State{Since: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
 		data[key] = bad
 		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), key) {
@@ -99,7 +99,7 @@ func TestDecode_EarlierVersion_UnknownKindsAreAskedFor(t *testing.T) {
 		if asked := slices.Sorted(maps.Keys(got.Since)); err != nil || !slices.Equal(asked, c.want) {
 			t.Errorf("%v: %v asked for, %v, want %v", c.data, asked, err, c.want)
 		}
-		if next, _ := Next(got, nil, 1, nil, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
+		if next, _ := Next(got, nil, 1, nil, nil, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
 			t.Errorf("%v, want the profile", next.Since)
 		}
 	}
@@ -112,7 +112,7 @@ func TestNext_SampleNodes_AreWrittenWhenTheyChange(t *testing.T) {
 		samples []string
 		changed bool
 	}{{[]string{}, true}, {[]string{}, false}, {[]string{"n2"}, true}, {[]string{"n2"}, false}, {[]string{"n1", "n2"}, true}, {nil, true}, {nil, false}} {
-		next, changed := Next(last, nil, 2, c.samples, now)
+		next, changed := Next(last, nil, 2, c.samples, nil, now)
 		read, err := Decode(Encode(next))
 		if err != nil || changed != c.changed || !slices.Equal(read.Samples, c.samples) || (read.Samples == nil) != (c.samples == nil) {
 			t.Errorf("%v: changed %v, read %#v, %v", c.samples, changed, read.Samples, err)
@@ -135,12 +135,75 @@ func TestDecode_TooManySampleNodes_ReturnsError(t *testing.T) {
 	}
 }
 
+func TestNext_ServingNodes_AreWrittenWhenTheyChangeAndBounded(t *testing.T) {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	last := State{Since: map[string]time.Time{"1g.10gb": now, Groups: now}, Written: now}
+	nodes := func(n, length int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf("%0*d", length, i))
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name    string
+		serving map[string][]string
+		want    []string
+		changed bool
+	}{
+		{"none", map[string][]string{}, nil, false},
+		{"one", map[string][]string{"1g.10gb": {"n1"}}, []string{"1g.10gb"}, true},
+		{"the same", map[string][]string{"1g.10gb": {"n1"}}, []string{"1g.10gb"}, false},
+		{"no node", map[string][]string{"1g.10gb": {}}, []string{"1g.10gb"}, true},
+		{"groups too", map[string][]string{"1g.10gb": {}, Groups: {"n2"}}, []string{"1g.10gb", Groups}, true},
+		{"what is not published", map[string][]string{"1g.10gb": {}, Groups: {"n2"}, "2g.20gb": {"n1"}}, []string{"1g.10gb", Groups}, false},
+		{"the most", map[string][]string{"1g.10gb": nodes(MaxServing, 63)}, []string{"1g.10gb"}, true},
+		{"too many", map[string][]string{"1g.10gb": nodes(MaxServing+1, 63), Groups: {"n2"}}, []string{Groups}, true},
+		{"too long", map[string][]string{"1g.10gb": nodes(MaxServing, 253), Groups: nodes(MaxServing-1, 253)}, []string{Groups}, true},
+	} {
+		next, changed := Next(last, nil, 2, nil, c.serving, now)
+		read, err := Decode(Encode(next))
+		if got := slices.Sorted(maps.Keys(read.Serving)); err != nil || changed != c.changed || !slices.Equal(got, c.want) ||
+			!maps.EqualFunc(read.Serving, next.Serving, slices.Equal) {
+			t.Errorf("%s: changed %v, serving nodes of %q, %v, want %v and %q", c.name, changed, got, err, c.changed, c.want)
+		}
+		last = next
+	}
+}
+
+func TestAskedOf_ServingNodes_OthersPublishTheRest(t *testing.T) {
+	s := State{
+		Since:   map[string]time.Time{"1g.10gb": {}, "2g.20gb": {}, Groups: {}, Monitors: {}},
+		Serving: map[string][]string{"1g.10gb": {"n1", "n2"}, Groups: {}},
+	}
+	for node, want := range map[string][]string{"n1": {"1g.10gb", "2g.20gb", Monitors}, "n3": {"2g.20gb", Monitors}} {
+		if got := slices.Sorted(maps.Keys(s.AskedOf(node))); !slices.Equal(got, want) {
+			t.Errorf("%s publishes %q, want %q", node, got, want)
+		}
+	}
+	if len(s.Since) != 4 {
+		t.Error("the state has changed")
+	}
+}
+
+func TestDecode_BadServingNodes_ReturnsError(t *testing.T) {
+	for _, text := range []string{"", "null", `{"1g.10gb": "n1"}`, `{"monitor": ["n1"]}`, `{"gpu": []}`, strings.Repeat(" ", 2*maxServing+1)} {
+		data := Encode(State{Since: map[string]time.Time{}, Written: time.Now()})
+		data[servingKey] = text
+		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), servingKey) {
+			t.Errorf("%.50q: %v", text, err)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
-	full := Encode(State{Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)}, Nodes: 9, Samples: []string{"n1"}})
-	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey])
-	f.Add(`{}`, "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples string) {
-		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes, samplesKey: samples}
+	full := Encode(State{
+		Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)},
+		Nodes: 9, Samples: []string{"n1"}, Serving: map[string][]string{"1g.10gb": {"n1"}, Groups: {}},
+	})
+	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey], full[servingKey])
+	f.Add(`{}`, "", "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples, serving string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes, samplesKey: samples, servingKey: serving}
 		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
 		is, err := Decode(data)
 		if err != nil {
@@ -148,7 +211,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Decode(Encode(is))
 		same := func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }
-		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes || !slices.Equal(is.Samples, again.Samples) {
+		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes || !slices.Equal(is.Samples, again.Samples) ||
+			!maps.EqualFunc(is.Serving, again.Serving, slices.Equal) {
 			t.Errorf("%q: %v became %v (%v)", data, is, again, err)
 		}
 		if slices.Contains(slices.Collect(maps.Keys(is.Since)), "") {

@@ -29,6 +29,9 @@ type Ask struct {
 	// means that it asks for admin access, as claims of monitor devices must.
 	Class, Selectors string
 	Admin            bool
+	// Everywhere means that the request does not wait for devices that only some nodes publish: it has a later alternative,
+	// or takes all devices of a node.
+	Everywhere bool
 	// Resource is an extended resource.
 	Resource corev1.ResourceName
 	// Held is a MIG profile, demand.Groups or demand.Monitors, of an allocated device.
@@ -38,8 +41,17 @@ type Ask struct {
 // AsksOf returns what a claim, a template or a pod asks for, each thing once and in order.
 func AsksOf(object any, driver string) (out []Ask) {
 	requests := func(devices resourceapi.DeviceClaim) {
+		last := map[string]bool{} // The last alternatives.
+		for _, r := range devices.Requests {
+			if n := len(r.FirstAvailable); n > 0 {
+				last[r.Name+"/"+r.FirstAvailable[n-1].Name] = true
+			}
+		}
 		for r := range selector.Requests(devices.Requests) {
-			a := Ask{Class: r.DeviceClassName, Admin: ptr.Deref(r.AdminAccess, false)}
+			a := Ask{
+				Class: r.DeviceClassName, Admin: ptr.Deref(r.AdminAccess, false),
+				Everywhere: r.AllocationMode == resourceapi.DeviceAllocationModeAll || r.Parent != "" && !last[r.Name],
+			}
 			if all := selector.Expressions(r.Selectors); len(all) > 0 {
 				a.Selectors = "\x00" + strings.Join(all, "\x00")
 			}
@@ -75,7 +87,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 	}
 	slices.SortFunc(out, func(a, b Ask) int {
 		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors),
-			strings.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
+			strings.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin)),
+			strings.Compare(strconv.FormatBool(a.Everywhere), strconv.FormatBool(b.Everywhere)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
 	})
 	return slices.Compact(out)
 }
@@ -117,6 +130,12 @@ type Cluster struct {
 	Classes []*resourceapi.DeviceClass
 	// Asked is of claims, of templates, and of pods without a node. The other pods have claims.
 	Asked []Ask
+}
+
+// Everywhere returns the cluster with the requests that do not wait for devices which only some nodes publish.
+func (c Cluster) Everywhere() Cluster {
+	c.Asked = slices.DeleteFunc(slices.Clone(c.Asked), func(a Ask) bool { return !a.Everywhere })
+	return c
 }
 
 // Demand returns the known profiles that an object asks for, sorted, with demand.Groups and demand.Monitors. read analyses a

@@ -205,3 +205,35 @@ func TestAsks_ObjectsChange_CountsFollow(t *testing.T) {
 	asks.Replace(of("b"), nil)
 	want("all are gone")
 }
+
+// TestEverywhere_RequestThatDoesNotWait_AllNodesPublish has requests that get other devices where an asked one is not published.
+func TestEverywhere_RequestThatDoesNotWait_AllNodesPublish(t *testing.T) {
+	alternatives := func(classes ...string) resourceapi.DeviceClaim {
+		r := resourceapi.DeviceRequest{Name: "r"}
+		for i, c := range classes {
+			r.FirstAvailable = append(r.FirstAvailable, resourceapi.DeviceSubRequest{Name: string(rune('a' + i)), DeviceClassName: c})
+		}
+		return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{r}}
+	}
+	every := devices("mig-1g.10gb.nvidia.com")
+	every.Requests[0].Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	const small, groups, gpus = "mig-1g.10gb.nvidia.com", "nvlink.gpu.nvidia.com", "gpu.nvidia.com"
+	for name, c := range map[string]struct {
+		asks resourceapi.DeviceClaim
+		want []string
+	}{
+		"one device":            {devices(small), nil},
+		"one alternative":       {alternatives(small), nil},
+		"first of two":          {alternatives(small, gpus), []string{"1g.10gb"}},
+		"second of two":         {alternatives(gpus, small), nil},
+		"second of three":       {alternatives(gpus, groups, small), []string{demand.Groups}},
+		"all devices":           {every, []string{"1g.10gb"}},
+		"two alternatives each": {resourceapi.DeviceClaim{Requests: append(alternatives(gpus, small).Requests, alternatives(groups, gpus).Requests...)}, []string{demand.Groups}},
+	} {
+		in := cluster()
+		in.Asked = AsksOf(&resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}, driver)
+		if got := in.Everywhere().Demand(reading); !slices.Equal(got, c.want) {
+			t.Errorf("%s: all nodes publish %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -45,8 +45,9 @@ const (
 	perNode = 2 * time.Millisecond
 )
 
-// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. Of other
-// profiles the sample nodes publish a placement each, or all nodes with a ConfigMap that names none. A ConfigMap that is
+// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. The serving
+// nodes publish them, or all nodes with a ConfigMap that names none. Of other profiles the sample nodes publish a placement
+// each, or all nodes with a ConfigMap that names none. A ConfigMap that is
 // unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
 // claim waits for one.
 type Demand struct {
@@ -56,7 +57,7 @@ type Demand struct {
 	changed               notify.Trigger
 
 	mu sync.Mutex
-	// asked is nil until the first ConfigMap was read.
+	// asked has what this node publishes. It is nil until the first ConfigMap was read.
 	asked map[string]time.Time
 	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
 	ends   map[string]time.Time
@@ -217,7 +218,8 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 	}
 	same := func(time.Time, time.Time) bool { return true }
 	sample := state.Samples == nil || slices.Contains(state.Samples, a.node)
-	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Since, same) && sample == a.sample {
+	asked := state.AskedOf(a.node)
+	if a.asked != nil && !returned && maps.EqualFunc(a.asked, asked, same) && sample == a.sample {
 		return false
 	}
 	maps.DeleteFunc(a.ends, func(_ string, end time.Time) bool { return !time.Now().Before(end) })
@@ -230,11 +232,11 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 		a.allEnd = end
 	}
 	for what := range a.asked {
-		if _, stays := state.Since[what]; !stays {
+		if _, stays := asked[what]; !stays {
 			a.ends[what] = end
 		}
 	}
-	a.asked = state.Since
+	a.asked = asked
 	time.AfterFunc(endingFor+a.delay(found), a.changed.Fire)
 	return true
 }

@@ -1,0 +1,135 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+)
+
+// serving returns the serving nodes in the ConfigMap; nil if all nodes serve.
+func (e *env) serving(what string) []string {
+	e.t.Helper()
+	state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return state.Serving[what]
+}
+
+// unscheduledPod is a pod that the scheduler could not place.
+func unscheduledPod(name, claim string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		}}},
+	}
+}
+
+func allocatedOn(claim *resourceapi.ResourceClaim, node, device string) *resourceapi.ResourceClaim {
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: slicetest.Driver, Pool: resourceslices.PoolName(node), Device: device}},
+	}}
+	return claim
+}
+
+// autoNodes are nodes of eight H100 with the setting Auto, of which the first is the sample node.
+func autoNodes(t *testing.T, nodes int) (objects []runtime.Object) {
+	t.Helper()
+	for i := range nodes {
+		name := fmt.Sprintf("n%02d", i)
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		for _, s := range autoSlices(t, "hgx-h100", name, i > 0) {
+			objects = append(objects, s)
+		}
+	}
+	return objects
+}
+
+func TestAskedKeeper_ProfileAskedFor_FewNodesServeUntilAPodWaits(t *testing.T) {
+	const nodes = 40
+	atAsked(t, autoNodes(t, nodes), func(e *env, restart func()) {
+		want := func(when string, n int) {
+			t.Helper()
+			if got := e.serving("1g.10gb"); len(got) != n {
+				t.Errorf("%s: %q serve, want %d nodes", when, got, n)
+			}
+		}
+		e.put(claimOf("c", smallest))
+		pass(soon)
+		want("a claim asks", 8)
+		pass(time.Minute)
+		want("no pod waits", 8)
+		e.put(unscheduledPod("p", "c"))
+		pass(soon)
+		want("a pod waits, a minute after the nodes began", 32)
+		pass(demand.Grow)
+		want("the pod still waits", nodes)
+		restart()
+		want("a new leader", nodes)
+		e.remove("pods", "ns/p")
+		e.put(allocatedOn(claimOf("c", smallest), "n39", "gpu-0000-1b-00-0-mig-1g-10gb-0"))
+		pass(30 * time.Minute)
+		want("no pod waits for half an hour", nodes)
+		pass(45 * time.Minute)
+		if want("no pod waits for an hour", 8); !slices.Contains(e.serving("1g.10gb"), "n39") {
+			t.Errorf("%q serve, but not the one with the claim", e.serving("1g.10gb"))
+		}
+	})
+}
+
+func TestAskedKeeper_PodWaitsForAResource_MoreNodesServe(t *testing.T) {
+	atAsked(t, autoNodes(t, 12), func(e *env, _ func()) {
+		pod := podOf("p", "nvidia.com/mig-1g.10gb")
+		pod.Status = unscheduledPod("p", "").Status
+		class := &resourceapi.DeviceClass{}
+		if class = get[resourceapi.DeviceClass](e, "deviceclasses", smallest); class == nil {
+			t.Fatal("the class is missing")
+		}
+		e.put(pod)
+		pass(soon)
+		if got := e.serving("1g.10gb"); len(got) != 8 {
+			t.Errorf("%q serve at first, want 8 nodes", got)
+		}
+		pass(2 * demand.Grow)
+		if got := e.serving("1g.10gb"); len(got) != 12 {
+			t.Errorf("%q serve while the pod waits, want all nodes", got)
+		}
+	})
+}
+
+// TestAskedKeeper_ClaimWithAlternatives_AllNodesServe has a claim that would get a whole GPU of another node.
+func TestAskedKeeper_ClaimWithAlternatives_AllNodesServe(t *testing.T) {
+	atAsked(t, autoNodes(t, 12), func(e *env, _ func()) {
+		e.put(claimOf("c", smallest))
+		pass(soon)
+		claim := claimOf("either", smallest)
+		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+			{Name: "part", DeviceClassName: smallest}, {Name: "whole", DeviceClassName: h100Class},
+		}}}
+		e.put(claim)
+		pass(soon)
+		if got := e.serving("1g.10gb"); got != nil {
+			t.Errorf("%q serve, want all nodes", got)
+		}
+		e.remove("resourceclaims", "ns/either")
+		pass(soon)
+		if got := e.serving("1g.10gb"); len(got) != 8 {
+			t.Errorf("%q serve after that claim, want 8 nodes", got)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of claims.
+// The zero Holdings is empty.
+type Holdings struct{ nodes map[string]*Held }
+
+// Held has the devices of a node that claims hold.
+type Held struct {
+	// claims counts the claims of each device, and profiles the partitions of each profile and the groups.
+	claims  map[string]int
+	devices map[string]gpu.Device
+	what    map[string]int
+}
+
+// Replace removes what the earlier version of a claim held, and adds what the later one holds. Either can be nil.
+func (h *Holdings) Replace(was, is any, driver string) {
+	h.add(was, driver, -1)
+	h.add(is, driver, 1)
+}
+
+func (h *Holdings) add(object any, driver string, n int) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok || claim == nil || claim.Status.Allocation == nil {
+		return
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		device, err := gpu.ParseName(r.Device)
+		if r.Driver != driver || err != nil || device.Kind == gpu.KindMonitor {
+			continue
+		}
+		if h.nodes == nil {
+			h.nodes = map[string]*Held{}
+		}
+		node := resourceslices.NodeOf(r.Pool)
+		of := h.nodes[node]
+		if of == nil {
+			of = &Held{claims: map[string]int{}, devices: map[string]gpu.Device{}, what: map[string]int{}}
+			h.nodes[node] = of
+		}
+		of.add(r.Device, device, n)
+		if len(of.claims) == 0 {
+			delete(h.nodes, node)
+		}
+	}
+}
+
+func (h *Held) add(name string, device gpu.Device, n int) {
+	before := h.claims[name]
+	switch after := before + n; {
+	case after == 0:
+		delete(h.claims, name)
+		delete(h.devices, name)
+	default:
+		h.claims[name], h.devices[name] = after, device
+	}
+	what := device.Profile
+	if device.Kind == gpu.KindGroup {
+		what = demand.Groups
+	}
+	if what == "" {
+		return
+	}
+	if h.what[what] += n; h.what[what] == 0 {
+		delete(h.what, what)
+	}
+}
+
+// Of returns what claims hold of a node; nil if nothing.
+func (h *Holdings) Of(node string) *Held { return h.nodes[node] }
+
+// Holders returns the nodes of which a claim holds a partition of the profile, or a group for demand.Groups.
+func (h *Holdings) Holders(what string) (out []string) {
+	for node, of := range h.nodes {
+		if of.what[what] != 0 {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
+// Count returns the number of these GPUs, by PCI address, of which no part is free, and of those of which a part is held. A
+// group holds its GPUs.
+func (h *Held) Count(gpus map[string]bool) (full, partly int) {
+	if h == nil {
+		return 0, 0
+	}
+	cut := map[string]bool{}
+	for _, d := range h.devices {
+		switch {
+		case !gpus[d.PCIAddress]:
+		case d.Kind == gpu.KindGPU:
+			full++
+		case d.Kind == gpu.KindGroup:
+			full += d.Size
+		default:
+			cut[d.PCIAddress] = true
+		}
+	}
+	return full, len(cut)
+}

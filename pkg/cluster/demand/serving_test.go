@@ -1,0 +1,148 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+const profile = "1g.10gb"
+
+func nodesOf(n, gpus int) (out []Candidate) {
+	for i := range n {
+		out = append(out, Candidate{Node: fmt.Sprintf("n%04d", i), GPUs: gpus})
+	}
+	return out
+}
+
+func TestServing_FirstAsk_AFewNodesServe(t *testing.T) {
+	for nodes, want := range map[int]int{1: 1, 8: 8, 100: 8, 500: 25, 5000: 50} {
+		for _, what := range []string{profile, Groups} {
+			var s Serving
+			if got := s.Choose(nil, what, nodesOf(nodes, 8), nil, false, time.Now()); len(got) != want {
+				t.Errorf("%d of %d nodes serve %s, want %d", len(got), nodes, what, want)
+			}
+		}
+	}
+}
+
+// TestServing_Nodes_Preferred has eight nodes too many.
+func TestServing_Nodes_Preferred(t *testing.T) {
+	all := nodesOf(16, 8)
+	all[1].Full, all[3].Partly, all[5].Full, all[7].Full, all[9].Cut, all[11].Open = 7, 3, 8, 6, true, true
+	all[11].GPUs, all[5].Open = 0, true
+	for what, want := range map[string][]string{
+		// A node with counters, then the fewest free GPUs.
+		profile: {"n0000", "n0001", "n0002", "n0003", "n0004", "n0006", "n0007", "n0009"},
+		Groups:  {"n0000", "n0002", "n0004", "n0006", "n0008", "n0009", "n0010", "n0012"},
+	} {
+		var s Serving
+		if got := s.Choose(nil, what, all, nil, false, time.Now()); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+}
+
+func TestServing_NodesFillUp_ReserveStays(t *testing.T) {
+	var s Serving
+	all, now := nodesOf(100, 8), time.Now()
+	first := s.Choose(nil, profile, all, nil, false, now)
+	for i := range all {
+		if slices.Contains(first, all[i].Node) {
+			all[i].Partly = 8
+		}
+	}
+	if got := s.Choose(first, profile, all, first, false, now); len(got) != 16 {
+		t.Errorf("%d nodes serve after the first 8 are in use, want 16", len(got))
+	}
+}
+
+// TestServing_PodWaits_EachNodeWithRoomServesInTheEnd has a pod that can run on one node alone, of random clusters.
+func TestServing_PodWaits_EachNodeWithRoomServesInTheEnd(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		what := []string{profile, Groups}[seed%2]
+		all := nodesOf(1+random.IntN(600), 1+random.IntN(8))
+		for i := range all {
+			c := &all[i]
+			c.Full = random.IntN(c.GPUs + 1)
+			c.Partly, c.Open = random.IntN(c.GPUs-c.Full+1), random.IntN(20) == 0
+		}
+		only := all[random.IntN(len(all))]
+		var s Serving
+		now, steps, serves := time.Now(), 0, []string(nil)
+		for ; steps <= 5 && !slices.Contains(serves, only.Node); steps++ {
+			serves = s.Choose(serves, what, all, nil, true, now)
+			again := s.Choose(serves, what, all, nil, true, now.Add(Grow/2))
+			if !slices.Equal(serves, again) {
+				t.Fatalf("seed %d: grown twice within %s", seed, Grow)
+			}
+			now = now.Add(Grow)
+		}
+		if room := only.has(what); room != slices.Contains(serves, only.Node) {
+			t.Errorf("seed %d: %d nodes after %d steps, and %+v, which has room: %v, serves: %v", seed, len(all), steps, only, room, !room)
+		}
+	}
+}
+
+func TestServing_RoomAppearsLater_NodeServes(t *testing.T) {
+	var s Serving
+	all, now := nodesOf(1, 8), time.Now()
+	all[0].Full = 8
+	for range 10 {
+		if got := s.Choose(nil, profile, all, nil, true, now); len(got) != 0 {
+			t.Fatalf("%q serve without room", got)
+		}
+		now = now.Add(Grow)
+	}
+	all[0].Full = 7
+	if got := s.Choose(nil, profile, all, nil, true, now); len(got) != 1 {
+		t.Errorf("%q serve once there is room", got)
+	}
+}
+
+// TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay restarts the controller at each step.
+func TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay(t *testing.T) {
+	all, now, holder := nodesOf(200, 8), time.Now(), "n0150"
+	for _, restart := range []bool{false, true} {
+		var s Serving
+		var got []string
+		for range 4 {
+			got = s.Choose(got, profile, all, nil, true, now)
+			now = now.Add(Grow)
+		}
+		if len(got) != 200 {
+			t.Fatalf("%d nodes serve while a pod waits, want all", len(got))
+		}
+		if restart {
+			s = Serving{}
+			s.Choose(got, profile, all, []string{holder}, false, now)
+		}
+		now = now.Add(keep - 2*Grow)
+		if got = s.Choose(got, profile, all, []string{holder}, false, now); len(got) != 200 {
+			t.Errorf("%d nodes serve within the hour", len(got))
+		}
+		now = now.Add(10 * time.Second)
+		if got = s.Choose(got, profile, all, []string{holder}, false, now); len(got) > 11 || !slices.Contains(got, holder) {
+			t.Errorf("%q serve after the hour, want 10 and %s", got, holder)
+		}
+	}
+}
+
+func TestServing_NodeGoes_IsForgottenUnlessAClaimHoldsIt(t *testing.T) {
+	var s Serving
+	all, now := nodesOf(3, 8), time.Now()
+	got := s.Choose(nil, profile, all, nil, false, now)
+	if got = s.Choose(got, profile, all[:1], []string{"n0002"}, false, now); !slices.Equal(got, []string{"n0000", "n0002"}) {
+		t.Errorf("%q serve", got)
+	}
+	s.Keep(map[string]bool{Groups: true})
+	if len(s.of) != 0 {
+		t.Error("the nodes of what is not published are kept")
+	}
+}
