@@ -238,7 +238,7 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 	}
 	v := newViewOf(t, patient, settings, "hgx-h100")
 	v.OnDemand = true
-	const comes = "request r: nodes publish fewer of these partitions now, and all that they have in a moment"
+	const comes = "request r: nodes publish fewer of these partitions now, and more while the claim waits"
 	const mig = `device.driver == "gpu.nvidia.com" && ` + attr + `type == "mig" && `
 	last := "" // No partition of it is published.
 	for d, kind := range v.pools[0].Devices() {
@@ -280,8 +280,8 @@ func TestReview_DevicesThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
 	v := newViewOf(t, patient, settings, "hgx-h100")
 	v.OnDemand = true
 	const (
-		comes = "request r: nodes publish no such groups now, and all of them in a moment"
-		watch = "request r: nodes publish no monitor devices now, and all of them in a moment"
+		comes = "request r: nodes publish no such groups now, and some while the claim waits"
+		watch = "request r: nodes publish no monitor devices now, and some while the claim waits"
 		// tolerating lets a claim have a monitor device.
 		tolerating = `, adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]`
 	)

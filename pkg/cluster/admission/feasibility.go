@@ -123,12 +123,12 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	defer cancel()
 	for _, q := range requests {
 		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups", gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) {
-			r.warn("request %s: nodes publish no %s now, and all of them in a moment, because the claim asks for them, "+
+			r.warn("request %s: nodes publish no %s now, and some while the claim waits, "+
 				"unless their settings exclude them (chart value publish)", q.Name, what)
 		}
 		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.Alternative() && v.tooFew(ctx, q) {
-			r.warn("request %s: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim "+
-				"asks for them (chart value publish)", q.Name)
+			r.warn("request %s: nodes publish fewer of these partitions now, and more while the claim waits "+
+				"(chart value publish)", q.Name)
 		}
 	}
 }

@@ -210,8 +210,8 @@ const (
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
 	causeNever     = "cannot satisfy the claim, even if it were empty"
 	causeNow       = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
-	causeLater     = "publishes no such devices now, and does in a moment, because the claim asks for them (chart value publish)"
-	causePerhaps   = "publishes no such devices now, and does in a moment, because the claim asks for them, unless its settings exclude them (chart value publish)"
+	causeLater     = "publishes no such devices now, and does while the claim waits (chart value publish)"
+	causePerhaps   = "publishes no such devices now, and does while the claim waits, unless its settings exclude them (chart value publish)"
 	causeUndecided = "undecided, because the search takes long"
 	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
 )

@@ -245,7 +245,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Claim: claim("asked", small, 1)}
 		}, why.Waits, []string{
 			"  - node n2: other claims hold the devices",
-			"  - node n1: publishes no such devices now, and does in a moment, because the claim asks for them (chart value publish)",
+			"  - node n1: publishes no such devices now, and does while the claim waits (chart value publish)",
 		}},
 		"a selector for another model": {func(e *env) why.Subject {
 			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
@@ -369,7 +369,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Claim: claim("asked", small, 2)}
 		}, why.Waits, []string{
 			"  - node n1: cannot satisfy the claim with the devices that it publishes now, even if it were empty",
-			"note: request gpu: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim asks for them",
+			"note: request gpu: nodes publish fewer of these partitions now, and more while the claim waits",
 		}},
 		"a group that no object asks for": {func(e *env) why.Subject {
 			e.publish("n1", "publish: [{profiles: Auto, groups: Auto}]")
@@ -379,8 +379,8 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			e.Classes = append(e.Classes, c)
 			return why.Subject{Claim: claim("asked", c.Name, 1)}
 		}, why.Waits, []string{
-			"  - node n1: publishes no such devices now, and does in a moment, because the claim asks for them, unless its settings exclude them (chart value publish)",
-			"note: request gpu: nodes publish no such groups now, and all of them in a moment, because the claim asks for them, unless their settings exclude them",
+			"  - node n1: publishes no such devices now, and does while the claim waits, unless its settings exclude them (chart value publish)",
+			"note: request gpu: nodes publish no such groups now, and some while the claim waits, unless their settings exclude them",
 		}},
 		"a device of another driver with binding conditions": {func(e *env) why.Subject {
 			e.Slices = append(e.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.ResourceSliceSpec{
