@@ -103,7 +103,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
 	control := controller.New(c.DriverName, client, objects, controller.Options{
-		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto,
+		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand,
 		Events: recorder, Prices: c.GPUPrices,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,

@@ -123,6 +123,11 @@ func (s *sharingSettings) Groups(g gpu.GPU) sharing.Placements { return s.curren
 // Monitors implements sharing.Source.
 func (s *sharingSettings) Monitors(g gpu.GPU) sharing.Placements { return s.current.Load().Monitors(g) }
 
+// Shares implements sharing.Source.
+func (s *sharingSettings) Shares(g gpu.GPU, profile string) sharing.Placements {
+	return s.current.Load().Shares(g, profile)
+}
+
 // Offer implements sharing.Source.
 func (s *sharingSettings) Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 	return s.current.Load().Offer(g, profile, standing)

@@ -41,6 +41,7 @@ type Config struct {
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
 
+	SharesOnDemand bool
 	// Auto has the values of --auto-kinds.
 	Auto []gpu.Kind
 
@@ -122,6 +123,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.autoKinds, "auto-kinds", nil,
 		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the setting Auto): "+
 			"nvlink-group, monitor. Their classes stay, and reviews of claims know these devices.")
+	fs.BoolVar(&c.SharesOnDemand, "shares-on-demand", false,
+		"Nodes share GPUs only while the cluster asks for shares (the setting Auto). This needs the chart's "+
+			"MutatingAdmissionPolicy: without it, a claim for a share would get a whole GPU.")
 	fs.StringToStringVar(&c.gpuPrices, "gpu-prices", nil,
 		"Price of a GPU for an hour, by model, such as \"NVIDIA L40S=0.8\", for the metric gpu_dra_gpu_hourly_cost.")
 	fs.StringVar(&c.Check, "check", "",

@@ -27,7 +27,7 @@ import (
 )
 
 // few is far below the number of changes in a row of TestController_ManyChanges_MapsStaySmall.
-const few = 40
+const few = 50
 
 // TestController_ManyChanges_MapsStaySmall makes ten changes a second that leave nothing behind, and looks at every map
 // of the controller afterwards, also at those of its libraries.

@@ -48,6 +48,9 @@ type Options struct {
 	DemandConfigMap, Namespace string
 	// Auto are the kinds of devices that nodes publish only while the cluster asks for them.
 	Auto []gpu.Kind
+	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim would get
+	// a whole GPU, so all nodes have shares.
+	SharesOnDemand bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 	// Prices has the price of a GPU for an hour, by model.

@@ -34,6 +34,7 @@ const demandPause = 200 * time.Millisecond
 // into a ConfigMap, which the nodes follow.
 type demandKeeper struct {
 	driver, name            string
+	sharesOnDemand          bool
 	configMaps              typedcorev1.ConfigMapInterface
 	claims, templates, pods cache.SharedIndexInformer
 	classes                 cache.Indexer
@@ -55,7 +56,7 @@ type demandKeeper struct {
 func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKeeper {
 	templates, pods := c.versions.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
 	return &demandKeeper{
-		driver: c.driver, name: c.o.DemandConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
+		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
 		templates: read.Informer(c.versions, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
 		// The other pods have claims, or nodes that need no more devices for them.
 		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
@@ -179,6 +180,16 @@ func (k *demandKeeper) asked() (asked, everywhere, waiting []string) {
 	}
 	slices.Sort(c.Known)
 	asked, everywhere = c.Demand(k.selectors.Read), c.Everywhere().Demand(k.selectors.Read)
+	if !k.sharesOnDemand {
+		asked, everywhere = with(asked, demand.Shares), with(everywhere, demand.Shares)
+	}
 	c.Asked = k.waiting()
 	return asked, everywhere, c.Demand(k.selectors.Read)
+}
+
+func with(all []string, one string) []string {
+	if slices.Contains(all, one) {
+		return all
+	}
+	return append(all, one)
 }

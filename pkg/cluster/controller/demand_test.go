@@ -38,6 +38,7 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart fun
 		start := func() func() {
 			_, stop := e.start(func(o *Options) {
 				o.DemandConfigMap, o.Namespace, o.Auto = "published", "ns", []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
+				o.SharesOnDemand = true
 			})
 			pass(2 * time.Second)
 			return stop

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
@@ -68,7 +69,7 @@ func claimNames(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// serves is what a node can publish: profiles and demand.Groups, and the PCI addresses of its whole GPUs. open means that it
+// serves is what a node can publish: profiles, demand.Groups and demand.Shares, and the PCI addresses of its whole GPUs. open means that it
 // has other GPUs too.
 type serves struct {
 	gpus, what map[string]bool
@@ -79,6 +80,9 @@ func servesOf(p pool.Pool) serves {
 	out := serves{gpus: map[string]bool{}, what: map[string]bool{}}
 	var others []string
 	for d, kind := range p.Devices() {
+		if kind.Type != gpu.KindMonitor && ptr.Deref(d.AllowMultipleAllocations, false) {
+			out.what[demand.Shares] = true
+		}
 		named, err := gpu.ParseName(d.Name)
 		switch {
 		case err != nil:

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -130,6 +133,58 @@ func TestAskedKeeper_ClaimWithAlternatives_AllNodesServe(t *testing.T) {
 		pass(soon)
 		if got := e.serving("1g.10gb"); len(got) != 8 {
 			t.Errorf("%q serve after that claim, want 8 nodes", got)
+		}
+	})
+}
+
+// TestAskedKeeper_ClaimOfAShare_FewNodesServe has nodes that share GPUs once an object asks for shares.
+func TestAskedKeeper_ClaimOfAShare_FewNodesServe(t *testing.T) {
+	var nodes []runtime.Object
+	for _, o := range autoNodes(t, 12) {
+		if s, ok := o.(*resourceapi.ResourceSlice); ok && len(s.Spec.Devices) > 0 && *s.Spec.Devices[0].Attributes["type"].StringValue == "gpu" {
+			for i := range s.Spec.Devices {
+				d := &s.Spec.Devices[i]
+				d.AllowMultipleAllocations = nil
+				d.Attributes["maxShares"] = resourceapi.DeviceAttribute{IntValue: new(int64(48))}
+				d.Attributes["shareIsolation"] = resourceapi.DeviceAttribute{StringValue: new("mps")}
+			}
+		}
+		nodes = append(nodes, o)
+	}
+	share := claimOf("c", h100Class)
+	share.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")},
+	}
+	atAsked(t, nodes, func(e *env, _ func()) {
+		e.put(claimOf("whole", h100Class))
+		pass(soon)
+		e.wantAsked("a claim of a whole GPU", "")
+		e.put(share)
+		pass(soon)
+		e.wantAsked("a claim of a share", demand.Shares)
+		if got := e.serving(demand.Shares); len(got) != 8 {
+			t.Errorf("%q share GPUs, want 8 nodes", got)
+		}
+		held := allocatedOn(share.DeepCopy(), "n11", "gpu-0000-1b-00-0")
+		held.Status.Allocation.Devices.Results[0].ShareID = new(types.UID("u"))
+		e.put(held)
+		pass(2 * time.Hour)
+		if got := e.serving(demand.Shares); !slices.Contains(got, "n11") {
+			t.Errorf("%q share GPUs, but not the node with a share: the scheduler would forget it", got)
+		}
+	})
+}
+
+// TestAskedKeeper_NoPolicyForShares_AllNodesShare has an API server that cannot add selectors to claims.
+func TestAskedKeeper_NoPolicyForShares_AllNodesShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, autoNodes(t, 12)...)
+		_, stop := e.start(func(o *Options) { o.DemandConfigMap, o.Namespace = "published", "ns" })
+		defer stop()
+		pass(2 * time.Hour)
+		e.wantAsked("nothing asks", demand.Shares)
+		if got := e.serving(demand.Shares); got != nil {
+			t.Errorf("%q share GPUs, want all nodes", got)
 		}
 	})
 }

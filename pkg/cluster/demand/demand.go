@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices. The controller
+// Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices, shares. The controller
 // remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read. The ConfigMap
 // also names the nodes that publish these devices, and the sample nodes, which publish what no object asks for.
 package demand
@@ -19,10 +19,12 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Groups stands for NVLink groups of all sizes, and Monitors for monitor devices, beside the names of MIG profiles.
+// Groups stands for NVLink groups of all sizes, Monitors for monitor devices, and Shares for shares of GPUs and partitions,
+// beside the names of MIG profiles.
 const (
 	Groups   = "nvlink"
 	Monitors = "monitor"
+	Shares   = "share"
 )
 
 const (
@@ -41,6 +43,7 @@ const (
 	Key         = "profiles"
 	groupsKey   = "groups"
 	monitorsKey = "monitors"
+	sharesKey   = "shares"
 	writtenKey  = "written"
 	nodesKey    = "nodes"
 	samplesKey  = "samples"
@@ -48,9 +51,9 @@ const (
 )
 
 // kinds are the keys of devices that have no profile.
-var kinds = map[string]string{Groups: groupsKey, Monitors: monitorsKey}
+var kinds = map[string]string{Groups: groupsKey, Monitors: monitorsKey, Shares: sharesKey}
 
-// never is the time of monitor devices for which no object asks. Versions that do not know them write no key.
+// never is the time of monitor devices or shares for which no object asks. Versions that do not know them write no key.
 const never = ""
 
 const (
@@ -68,7 +71,7 @@ const (
 
 // State is the content of the ConfigMap.
 type State struct {
-	// Since has a time for each profile, for Groups and for Monitors. Kinds of which an earlier version does not know are in
+	// Since has a time for each profile, for Groups, for Monitors and for Shares. Kinds of which an earlier version does not know are in
 	// it, so that nodes publish their devices.
 	Since map[string]time.Time
 	// Written is zero in ConfigMaps of versions that know no groups.
@@ -78,7 +81,7 @@ type State struct {
 	// Samples are the nodes that publish a placement of each profile that no object asks for, sorted. Nil means that all
 	// nodes do: earlier versions do not know them.
 	Samples []string
-	// Serving are the nodes that publish a profile or Groups, sorted. All nodes publish what is not in it: earlier versions
+	// Serving are the nodes that publish a profile, Groups or Shares, sorted. All nodes publish what is not in it: earlier versions
 	// do not know it.
 	Serving map[string][]string
 }
@@ -148,7 +151,7 @@ func Encode(s State) map[string]string {
 	for what, since := range s.Since {
 		times[what] = stamp(since)
 	}
-	data[monitorsKey] = never
+	data[monitorsKey], data[sharesKey] = never, never
 	for kind, key := range kinds {
 		if since, ok := times[kind]; ok {
 			data[key] = since
@@ -199,7 +202,7 @@ func Decode(data map[string]string) (State, error) {
 	}
 	written, ok := data[writtenKey]
 	if !ok {
-		out.Since[Groups], out.Since[Monitors] = time.Time{}, time.Time{}
+		out.Since[Groups], out.Since[Monitors], out.Since[Shares] = time.Time{}, time.Time{}, time.Time{}
 		return out, nil
 	}
 	var err error
@@ -215,8 +218,10 @@ func Decode(data map[string]string) (State, error) {
 			return State{}, err
 		}
 	}
-	if _, known := data[monitorsKey]; !known {
-		out.Since[Monitors] = time.Time{}
+	for _, kind := range []string{Monitors, Shares} {
+		if _, known := data[kinds[kind]]; !known {
+			out.Since[kind] = time.Time{}
+		}
 	}
 	if out.Nodes, err = strconv.Atoi(data[nodesKey]); err != nil || out.Nodes < 0 || out.Nodes > maxNodes {
 		return State{}, fmt.Errorf("%s: %.50q is not a number of nodes", nodesKey, data[nodesKey])
@@ -242,8 +247,8 @@ func parseServing(text string) (serving map[string][]string, err error) {
 		return nil, fmt.Errorf("%s: %.50q is not a JSON object of lists of nodes", servingKey, text)
 	}
 	for what, nodes := range serving {
-		if what != Groups && !gpu.ValidProfile(what) || len(nodes) > MaxServing {
-			return nil, fmt.Errorf("%s: %.50q is not a MIG profile or %s, or has more than %d nodes", servingKey, what, Groups, MaxServing)
+		if what != Groups && what != Shares && !gpu.ValidProfile(what) || len(nodes) > MaxServing {
+			return nil, fmt.Errorf("%s: %.50q is not a MIG profile, %s or %s, or has more than %d nodes", servingKey, what, Groups, Shares, MaxServing)
 		}
 		slices.Sort(nodes)
 	}

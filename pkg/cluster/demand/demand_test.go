@@ -91,9 +91,10 @@ func TestDecode_EarlierVersion_UnknownKindsAreAskedFor(t *testing.T) {
 		data map[string]string
 		want []string
 	}{
-		{map[string]string{Key: profiles}, []string{"1g.10gb", Monitors, Groups}},
-		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1"}, []string{"1g.10gb", Monitors}},
-		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1", monitorsKey: never}, []string{"1g.10gb"}},
+		{map[string]string{Key: profiles}, []string{"1g.10gb", Monitors, Groups, Shares}},
+		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1"}, []string{"1g.10gb", Monitors, Shares}},
+		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1", monitorsKey: never}, []string{"1g.10gb", Shares}},
+		{map[string]string{Key: profiles, writtenKey: "2026-01-31T12:00:00Z", nodesKey: "1", monitorsKey: never, sharesKey: never}, []string{"1g.10gb"}},
 	} {
 		got, err := Decode(c.data)
 		if asked := slices.Sorted(maps.Keys(got.Since)); err != nil || !slices.Equal(asked, c.want) {
@@ -197,13 +198,13 @@ func TestDecode_BadServingNodes_ReturnsError(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	full := Encode(State{
-		Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0)},
-		Nodes: 9, Samples: []string{"n1"}, Serving: map[string][]string{"1g.10gb": {"n1"}, Groups: {}},
+		Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0), Shares: time.Unix(1e9, 0)},
+		Nodes: 9, Samples: []string{"n1"}, Serving: map[string][]string{"1g.10gb": {"n1"}, Groups: {}, Shares: {"n2"}},
 	})
-	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey], full[servingKey])
-	f.Add(`{}`, "", "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples, serving string) {
-		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, writtenKey: written, nodesKey: nodes, samplesKey: samples, servingKey: serving}
+	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey], full[servingKey], full[sharesKey])
+	f.Add(`{}`, "", "", "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples, serving, shares string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, sharesKey: shares, writtenKey: written, nodesKey: nodes, samplesKey: samples, servingKey: serving}
 		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
 		is, err := Decode(data)
 		if err != nil {

@@ -151,6 +151,7 @@ func (p Pool) layout(name string) (l resourceslices.MIGLayout, ok bool) {
 		for d, kind := range p.Devices() {
 			if kind.Type == gpu.KindMIG && kind.Product == product && ours[ownSet(d)] != others && !seen[kind.Profile] && d.Attributes["uuid"].StringValue == nil {
 				seen[kind.Profile] = true
+				d, _ = resourceslices.Shareable(d) // The name of a layout does not depend on what objects ask for.
 				l.Partitions = append(l.Partitions, d)
 			}
 		}
@@ -177,15 +178,16 @@ func ownSet(d resourceapi.Device) string {
 	return ""
 }
 
-// Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs. The
-// result is for readers of a cluster, not for the scheduler. It has the published slices first, in their order.
+// Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs. Devices
+// that claims can share once an object asks for it are shareable. The result is for readers of a cluster, not for the
+// scheduler. It has the published slices first, in their order.
 func (x *Samples) Add(p Pool) Pool {
 	names := p.Layouts()
 	shape, ok := p.Shape()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names = slices.DeleteFunc(names, func(name string) bool { _, known := x.known[name]; return !known })
-	if len(names) == 0 || !ok {
+	if len(names) == 0 && !slices.ContainsFunc(p.Slices, func(s *Slice) bool { return s.Shape.shareable }) || !ok {
 		return p
 	}
 	key := base{shape, strings.Join(names, " ")}
@@ -231,9 +233,20 @@ func (x *Samples) add(p Pool) *addition {
 	published := p.kinds()
 	var sets []resourceapi.CounterSet
 	var partitions []resourceapi.Device
+	more := false // There are other changes.
 	for _, s := range p.Slices {
 		changed := s.Shape
+		change := func() {
+			if changed == s.Shape {
+				changed = s.Shape.clone()
+				changed.of = out
+			}
+		}
 		for i, d := range s.Shape.Spec.Devices {
+			if shared, ok := resourceslices.Shareable(d); ok {
+				change()
+				changed.Spec.Devices[i], d, more = shared, shared, true
+			}
 			l, known := x.known[Text(d, resourceslices.MIGLayoutAttribute)]
 			if s.Shape.Kinds[i].Type != gpu.KindGPU || !known {
 				continue
@@ -241,10 +254,7 @@ func (x *Samples) add(p Pool) *addition {
 			set := ownSet(d)
 			if set == "" {
 				set = d.Name + "-counter-set"
-				if changed == s.Shape {
-					changed = s.Shape.clone()
-					changed.of = out
-				}
+				change()
 				changed.Spec.Devices[i].ConsumesCounters = append([]resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: l.Counters}}, d.ConsumesCounters...)
 				sets = append(sets, resourceapi.CounterSet{Name: set, Counters: l.Counters})
 			}
@@ -271,7 +281,7 @@ func (x *Samples) add(p Pool) *addition {
 		added.of = out
 		out.shapes = append(out.shapes, added)
 	}
-	if len(sets)+len(partitions) == 0 {
+	if len(sets)+len(partitions) == 0 && !more {
 		return nil
 	}
 	return out

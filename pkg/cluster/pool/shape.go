@@ -44,6 +44,8 @@ type Shape struct {
 	possible []*Shape
 	// layouts are the MIG layouts of the whole GPUs.
 	layouts []string
+	// shareable means that claims can share devices once an object asks for it.
+	shareable bool
 	// of keeps the other shapes of the addition that made this one.
 	of *addition
 }
@@ -65,6 +67,7 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		s.Kinds = append(s.Kinds, kindOf(d))
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)
+	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { _, ok := resourceslices.Shareable(d); return ok })
 	return s
 }
 

@@ -138,6 +138,11 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	o := full
 	o.Sharing = sharingtest.Source{OfferOf: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{Replicas: 2, Renamed: true}, g, profile, true)
+	}, SharesOf: func(g gpu.GPU, _ string) sharing.Placements {
+		if g.PCIAddress == "0000:f0:00.0" {
+			return sharing.LaterPlacements
+		}
+		return sharing.AllPlacements
 	}}
 	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}

@@ -216,10 +216,26 @@ var attributes = []attribute{
 			}
 			return sharing.Of(s.offer.Strategy).Isolation
 		})},
+	{Entry{Name: string(shareIsolation), Type: "string", Devices: gpuOrMIG, Source: "the driver and the node's settings",
+		Meaning: "The value of isolation once claims can share the device. Missing if they can now, and if they never can. The node shares it once an object asks for shares."},
+		text(func(s attributeSource) string {
+			if s.later == nil {
+				return ""
+			}
+			return sharing.Of(s.later.Strategy).Isolation
+		})},
+	{Entry{Name: string(MaxSharesAttribute), Type: "int", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
+		Meaning: "The capacity shares once claims can share the device. Missing if they can now, and if they never can."},
+		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
+			if s.later == nil {
+				return nil, ""
+			}
+			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.later.MaxShares))}, ""
+		}},
 	{Entry{Name: "memoryLimit", Type: "string", Devices: gpuOnly, Source: "nvmlDeviceGetMemoryLimits_v1 and the node's settings",
 		Meaning: "container if the driver limits all processes of a container together to the memory of their share, by any strategy (CUDA 13.4, cgroup v2). Missing otherwise."},
 		text(func(s attributeSource) string {
-			if s.offer == nil || !s.gpu.MemoryLimits {
+			if s.offer == nil && s.later == nil || !s.gpu.MemoryLimits {
 				return ""
 			}
 			return "container"

@@ -37,7 +37,8 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	}
 	for n, e := range g.entries {
 		s := b.source(g.gpu, e.device)
-		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device), &e.profile
+		s.uuid, s.profile = e.uuid, &e.profile
+		shares := b.offer(&s)
 		if e.device.Kind == gpu.KindGPU {
 			s.profile, s.migLayout = b.geometry(g.gpu.MIG).all, b.layoutName(g)
 		}
@@ -46,7 +47,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 			d.ConsumesCounters = consumed[n]
 		}
 		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
-		b.taint(&d, e.state)
+		b.taint(&d, cmp.Or(e.state, shares))
 		b.taintCordoned(&d, g)
 		b.taintUnmonitored(&d, g)
 		if e.held && e.state != "" {
@@ -164,21 +165,38 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 	return d
 }
 
-// offer returns the shares of a GPU or of one of its partitions; nil if it is not shared.
-func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
-	if (b.o.SharedDevices || b.o.HeldShares) && b.o.Sharing != nil {
-		var standing v1beta1.Strategy
-		share := false
-		for _, h := range b.o.Held {
-			if h.Device == d {
-				standing, share = cmp.Or(h.Shared, standing), share || h.Share
-			}
-		}
-		if o, ok := b.o.Sharing.Offer(g, d.Profile, standing); ok && b.o.SharedDevices || share && o.MaxShares > 0 {
-			return &o
+// offer sets the shares of a GPU or of one of its partitions, if it has any now or later. The state is NoDemand if they end:
+// without it, the scheduler could forget a share that it allocated at that moment. So a server without taints has them always.
+func (b *builder) offer(s *attributeSource) State {
+	if !b.o.SharedDevices && !b.o.HeldShares || b.o.Sharing == nil {
+		return ""
+	}
+	var standing v1beta1.Strategy
+	held, share := false, false
+	for _, h := range b.o.Held {
+		if h.Device == s.device {
+			standing, held, share = cmp.Or(h.Shared, standing), true, share || h.Share
 		}
 	}
-	return nil
+	o, ok := b.o.Sharing.Offer(s.gpu, s.device.Profile, standing)
+	asked := sharing.AllPlacements
+	if b.o.Taints && !share {
+		asked = b.o.Sharing.Shares(s.gpu, s.device.Profile)
+	}
+	switch {
+	case !b.o.SharedDevices || !ok:
+		if share && o.MaxShares > 0 {
+			s.offer = &o
+		}
+	case asked == sharing.LaterPlacements:
+		s.later = &o
+	case asked == sharing.EndingPlacements && !held:
+		s.offer = &o
+		return NoDemand
+	default:
+		s.offer = &o
+	}
+	return ""
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -139,7 +139,7 @@ func (b *builder) layoutName(g gpuState) string {
 	for n, e := range entries {
 		s := b.source(g.gpu, e.device)
 		s.profile = &e.profile
-		if b.o.SharedDevices && b.o.Sharing != nil {
+		if b.o.SharedDevices && b.o.Sharing != nil { // In the form for an object that asks for shares.
 			if o, ok := b.o.Sharing.Offer(g.gpu, e.device.Profile, ""); ok {
 				s.offer = &o
 			}

@@ -22,6 +22,9 @@ type Source interface {
 	Groups(g gpu.GPU) Placements
 	// Monitors says whether to publish the monitor device of a GPU to new claims: always, for a moment longer, or not.
 	Monitors(g gpu.GPU) Placements
+	// Shares says whether new claims can share a GPU, or a MIG profile of it, for which there is an Offer: always, for a moment
+	// longer, or later.
+	Shares(g gpu.GPU, profile string) Placements
 }
 
 // Demand answers for the setting Auto.
@@ -29,6 +32,7 @@ type Demand interface {
 	Placements(profile string) Placements
 	Groups() Placements
 	Monitors() Placements
+	Shares() Placements
 }
 
 // Node is a Source of fixed settings.
@@ -71,6 +75,12 @@ func (n Node) Groups(g gpu.GPU) Placements {
 func (n Node) Monitors(g gpu.GPU) Placements {
 	p := n.Settings.published(n.Name, g)
 	return n.placements(p.monitors, p.autoMonitors, Demand.Monitors)
+}
+
+// Shares implements Source. Devices with replicas are always shared: a claim without a capacity gets a share of them.
+func (n Node) Shares(g gpu.GPU, profile string) Placements {
+	auto := n.Settings.published(n.Name, g).autoShares && n.Policy(g, profile).Replicas < 2
+	return n.placements(!auto, auto, Demand.Shares)
 }
 
 func (n Node) placements(all, auto bool, asked func(Demand) Placements) Placements {

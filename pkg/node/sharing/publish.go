@@ -23,8 +23,8 @@ type published struct {
 	groups, autoGroups bool
 	// monitors publishes monitor devices, autoMonitors if the cluster asks for them.
 	monitors, autoMonitors bool
-	// Claims can share devices of these kinds.
-	gpus, partitions bool
+	// Claims can share devices of these kinds. autoShares means that they can if the cluster asks for shares.
+	gpus, partitions, autoShares bool
 }
 
 type publishEntry struct {
@@ -45,9 +45,11 @@ func (e publishEntry) read(field string) (published, error) {
 		p.gpus = true
 	case "Partitions":
 		p.partitions = true
+	case "Auto":
+		p.gpus, p.partitions, p.autoShares = true, true, true
 	case "None":
 	default:
-		return p, fmt.Errorf("%s.shareable: %q is not known, use All, GPUs, Partitions or None", field, clip(e.Shareable))
+		return p, fmt.Errorf("%s.shareable: %q is not known, use All, Auto, GPUs, Partitions or None", field, clip(e.Shareable))
 	}
 	for _, one := range []struct {
 		name, value string
@@ -88,8 +90,8 @@ func (s Settings) published(node string, g gpu.GPU) published {
 	return published{all: true, groups: true, monitors: true, gpus: true, partitions: true}
 }
 
-// Placements says how many of a MIG profile's placements, of a GPU's NVLink groups or of its monitor devices, a node publishes
-// to new claims.
+// Placements says how many of a MIG profile's placements, of a GPU's NVLink groups, of its monitor devices or of a device's
+// shares, a node publishes to new claims.
 type Placements int
 
 const (

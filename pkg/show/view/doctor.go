@@ -243,7 +243,8 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 		if s.Shape != nil {
 			counters = counters || len(s.Shape.Spec.SharedCounters) > 0
 			shared = shared || slices.ContainsFunc(s.Shape.Spec.Devices, func(d resourceapi.Device) bool {
-				return d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+				_, later := resourceslices.Shareable(d)
+				return later || d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
 			})
 		}
 	}

@@ -247,7 +247,7 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 		pool pool.Pool
 		text string
 	}{{partitioned, causeLater}, {partitioned.With(gpu.KindGroup, gpu.KindMonitor), causePerhaps}} {
-		if len(later.pool.Slices) == len(published.Slices) {
+		if same(later.pool, published) {
 			continue
 		}
 		if result, _ := a.allocate(ctx, ask.Empty(later.pool), nil, claims); result == ask.Yes {
@@ -263,11 +263,17 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 // possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if the
 // node publishes all of them.
 func (a *asker) possible(s *shape) pool.Pool {
-	p := a.samples.Add(a.published(s))
-	if !p.OnDemand() {
+	published := a.published(s)
+	p := a.samples.Add(published)
+	if !p.OnDemand() && same(p, published) {
 		return pool.Pool{}
 	}
 	return p.With(gpu.KindGroup, gpu.KindMonitor)
+}
+
+// same reports whether two pools of a node have the same devices.
+func same(a, b pool.Pool) bool {
+	return slices.EqualFunc(a.Slices, b.Slices, func(x, y *pool.Slice) bool { return x.Shape == y.Shape })
 }
 
 // published returns the pool of the driver on a node.

@@ -26,6 +26,8 @@
 'cliqueID': 'int',
 'gpuCount': 'int',
 'isolation': 'string',
+'shareIsolation': 'string',
+'maxShares': 'int',
 'memoryLimit': 'string',
 'renameByDefault': 'bool',
 'mode': 'string',

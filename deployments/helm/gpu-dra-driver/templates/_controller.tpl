@@ -150,6 +150,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- $auto = append $auto $kind }}
 {{- end }}
 {{- end }}
+{{- if include "gpu-dra-driver.sharesOnDemand" $ }}
+- name: SHARES_ON_DEMAND
+  value: "true"
+{{- end }}
 {{- with $auto }}
 - name: AUTO_KINDS
   value: {{ join "," . }}

@@ -37,6 +37,14 @@ true
 {{- end }}
 {{- end }}
 
+{{/* "true" if nodes share GPUs once an object asks for it, and the API server can add selectors to claims (1.36). */}}
+{{- define "gpu-dra-driver.sharesOnDemand" -}}
+{{- $publish := get (include "gpu-dra-driver.sharingConfig" . | fromYaml) "publish" | toJson }}
+{{- if and (include "gpu-dra-driver.demandConfigMap" .) (contains "\"shareable\":\"Auto\"" $publish) (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* "true" if cert-manager issues the webhook's certificate. */}}
 {{- define "gpu-dra-driver.certManager" -}}
 {{- if or .Values.webhook.certManager.enabled (eq "cert-manager" (dig "tls" "mode" "" .Values.webhook)) -}}

@@ -17,7 +17,7 @@ type Holdings struct{ nodes map[string]*Held }
 
 // Held has the devices of a node that claims hold.
 type Held struct {
-	// claims counts the claims of each device, and profiles the partitions of each profile and the groups.
+	// claims counts the claims of each device, and what the partitions of each profile, the groups and the shares.
 	claims  map[string]int
 	devices map[string]gpu.Device
 	what    map[string]int
@@ -49,6 +49,9 @@ func (h *Holdings) add(object any, driver string, n int) {
 			h.nodes[node] = of
 		}
 		of.add(r.Device, device, n)
+		if r.ShareID != nil {
+			of.count(demand.Shares, n)
+		}
 		if len(of.claims) == 0 {
 			delete(h.nodes, node)
 		}
@@ -68,9 +71,12 @@ func (h *Held) add(name string, device gpu.Device, n int) {
 	if device.Kind == gpu.KindGroup {
 		what = demand.Groups
 	}
-	if what == "" {
-		return
+	if what != "" {
+		h.count(what, n)
 	}
+}
+
+func (h *Held) count(what string, n int) {
 	if h.what[what] += n; h.what[what] == 0 {
 		delete(h.what, what)
 	}
@@ -79,7 +85,8 @@ func (h *Held) add(name string, device gpu.Device, n int) {
 // Of returns what claims hold of a node; nil if nothing.
 func (h *Holdings) Of(node string) *Held { return h.nodes[node] }
 
-// Holders returns the nodes of which a claim holds a partition of the profile, or a group for demand.Groups.
+// Holders returns the nodes of which a claim holds a partition of the profile, a group for demand.Groups, or a device of which it
+// has a share for demand.Shares. That can be all of the device: each claim of a shareable device has a share.
 func (h *Holdings) Holders(what string) (out []string) {
 	for node, of := range h.nodes {
 		if of.what[what] != 0 {

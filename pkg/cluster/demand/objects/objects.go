@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups and
-// monitor devices.
+// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups, monitor
+// devices and shares.
 //
 // An object asks for every device that it could get: a restriction that the package cannot read does not restrict.
 package objects
@@ -10,6 +10,7 @@ package objects
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,9 +33,11 @@ type Ask struct {
 	// Everywhere means that the request does not wait for devices that only some nodes publish: it has a later alternative,
 	// or takes all devices of a node.
 	Everywhere bool
+	// Part means that the request names a capacity, so it asks for a share.
+	Part bool
 	// Resource is an extended resource.
 	Resource corev1.ResourceName
-	// Held is a MIG profile, demand.Groups or demand.Monitors, of an allocated device.
+	// Held is a MIG profile, demand.Groups, demand.Monitors or demand.Shares, of an allocated device.
 	Held string
 }
 
@@ -50,6 +53,7 @@ func AsksOf(object any, driver string) (out []Ask) {
 		for r := range selector.Requests(devices.Requests) {
 			a := Ask{
 				Class: r.DeviceClassName, Admin: ptr.Deref(r.AdminAccess, false),
+				Part:       r.Capacity != nil && len(r.Capacity.Requests) > 0,
 				Everywhere: r.AllocationMode == resourceapi.DeviceAllocationModeAll || r.Parent != "" && !last[r.Name],
 			}
 			if all := selector.Expressions(r.Selectors); len(all) > 0 {
@@ -66,6 +70,9 @@ func AsksOf(object any, driver string) (out []Ask) {
 		}
 		for _, r := range o.Status.Allocation.Devices.Results {
 			held, err := gpu.ParseName(r.Device)
+			if r.Driver == driver && err == nil && held.Kind != gpu.KindMonitor && r.ShareID != nil {
+				out = append(out, Ask{Held: demand.Shares})
+			}
 			switch {
 			case r.Driver != driver || err != nil:
 			case held.Kind == gpu.KindMIG:
@@ -88,7 +95,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 	slices.SortFunc(out, func(a, b Ask) int {
 		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors),
 			strings.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin)),
-			strings.Compare(strconv.FormatBool(a.Everywhere), strconv.FormatBool(b.Everywhere)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
+			strings.Compare(strconv.FormatBool(a.Everywhere), strconv.FormatBool(b.Everywhere)),
+			strings.Compare(strconv.FormatBool(a.Part), strconv.FormatBool(b.Part)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
 	})
 	return slices.Compact(out)
 }
@@ -138,7 +146,7 @@ func (c Cluster) Everywhere() Cluster {
 	return c
 }
 
-// Demand returns the known profiles that an object asks for, sorted, with demand.Groups and demand.Monitors. read analyses a
+// Demand returns the known profiles that an object asks for, sorted, with demand.Groups, demand.Monitors and demand.Shares. read analyses a
 // selector; an unreadable one has an empty Reading.
 func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
@@ -159,19 +167,29 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 		if of == nil {
 			continue // No device can be allocated by it.
 		}
-		for _, what := range c.matching(slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:]), read) {
-			asked[what] = asked[what] || what != demand.Monitors || a.Admin
+		expressions := slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:])
+		part := a.Part || slices.ContainsFunc(expressions, ofShares.MatchString)
+		for _, what := range c.matching(expressions, read) {
+			if what == demand.Monitors && !a.Admin || what == demand.Shares && !part {
+				continue
+			}
+			asked[what] = true
 		}
 	}
-	maps.DeleteFunc(asked, func(what string, is bool) bool {
-		return !is || what != demand.Groups && what != demand.Monitors && !slices.Contains(c.Known, what)
+	maps.DeleteFunc(asked, func(what string, _ bool) bool {
+		return what != demand.Groups && what != demand.Monitors && what != demand.Shares && !slices.Contains(c.Known, what)
 	})
 	return slices.Sorted(maps.Keys(asked))
 }
 
+// ofShares finds what only shareable devices have: allowMultipleAllocations, the capacities compute and shares, and an isolation
+// other than hardware.
+var ofShares = regexp.MustCompile(`\b(allowMultipleAllocations|isolation|compute|shares)\b`)
+
 // matching returns the profiles whose partitions the expressions could select, and the other kinds of devices.
 func (c Cluster) matching(expressions []string, read func(string) selector.Reading) []string {
-	profiles, kinds := c.Known, map[gpu.Kind]string{gpu.KindGroup: demand.Groups, gpu.KindMonitor: demand.Monitors}
+	profiles := c.Known
+	kinds := map[gpu.Kind]string{gpu.KindGroup: demand.Groups, gpu.KindMonitor: demand.Monitors, gpu.KindGPU: demand.Shares, gpu.KindMIG: demand.Shares}
 	named, ours := false, false
 	for _, e := range expressions {
 		r := read(e)
@@ -189,7 +207,7 @@ func (c Cluster) matching(expressions []string, read func(string) selector.Readi
 			named, ours = true, ours || n.Domain == c.Driver
 		}
 		if only, restricted := r.Required[selector.Name{Domain: c.Driver, ID: "profile"}]; restricted {
-			clear(kinds) // Only partitions have a profile.
+			maps.DeleteFunc(kinds, func(k gpu.Kind, _ string) bool { return k != gpu.KindMIG }) // Only partitions have a profile.
 			profiles = slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return !slices.Contains(only, p) })
 		}
 	}

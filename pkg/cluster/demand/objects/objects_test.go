@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
@@ -45,6 +46,12 @@ func admin(d resourceapi.DeviceClaim) resourceapi.DeviceClaim {
 	return d
 }
 
+// part returns the requests with a capacity.
+func part(d resourceapi.DeviceClaim, name resourceapi.QualifiedName) resourceapi.DeviceClaim {
+	d.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{name: resource.MustParse("1")}}
+	return d
+}
+
 func cluster() Cluster {
 	ours := `device.driver == "gpu.nvidia.com"`
 	small := class("mig-1g.10gb.nvidia.com", ours+" && "+attribute+`type == "mig" && has(`+attribute+`profile) && `+attribute+`profile == "1g.10gb"`)
@@ -76,30 +83,41 @@ func TestDemand_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 		asks resourceapi.DeviceClaim
 		want []string
 	}{
-		"a profile's class":          {devices("mig-1g.10gb.nvidia.com"), []string{"1g.10gb"}},
-		"all partitions":             {devices("mig.nvidia.com"), all},
-		"a profile by selector":      {devices("mig.nvidia.com", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
-		"two selectors":              {devices("mig.nvidia.com", "true", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
-		"a list of profiles":         {devices("mig.nvidia.com", attribute+`profile in ["1g.10gb", "3g.40gb"]`), []string{"1g.10gb", "3g.40gb"}},
-		"one or the other":           {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || `+attribute+`profile == "2g.20gb"`), []string{"1g.10gb", "2g.20gb"}},
-		"a profile or anything":      {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || device.allowMultipleAllocations`), all},
-		"a comparison of capacities": {devices("mig.nvidia.com", `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("15Gi")) > 0`), all},
-		"a prefix of profiles":       {devices("mig.nvidia.com", attribute+`profile.startsWith("1g")`), all},
-		"an unreadable selector":     {devices("mig.nvidia.com", `((`), all},
-		"an alias":                   {devices("mig.nvidia.com", `cel.bind(a, device.attributes["gpu.nvidia.com"], a.profile == "1g.10gb")`), all},
-		"not a profile":              {devices("mig.nvidia.com", `!(`+attribute+`profile == "1g.10gb")`), all},
-		"a profile that no GPU has":  {devices("mig.nvidia.com", attribute+`profile == "9g.99gb"`), nil},
-		"whole GPUs":                 {devices("gpu.nvidia.com"), nil},
-		"any device of the driver":   {devices("ours"), everything},
-		"any device":                 {devices("any"), everything},
-		"the driver and a PCIe root": {devices("root"), everything},
-		"groups":                     {devices("nvlink.gpu.nvidia.com"), groups},
-		"groups of four":             {devices("nvlink.gpu.nvidia.com", attribute+`gpuCount == 4`), groups},
-		"groups by a selector":       {devices("ours", attribute+`type == "nvlink-group"`), groups},
-		"groups by an odd selector":  {devices("ours", `!(`+attribute+`type in ["gpu", "mig"])`), everything},
-		"partitions or groups":       {devices("ours", attribute+`type in ["mig", "nvlink-group"]`), everything},
-		"any device with a profile":  {devices("ours", attribute+`profile == "1g.10gb"`), []string{"1g.10gb"}},
-		"a driver in an odd way":     {devices("any", `device.driver.startsWith("gpu.")`), everything},
+		"a profile's class":                 {devices("mig-1g.10gb.nvidia.com"), []string{"1g.10gb"}},
+		"all partitions":                    {devices("mig.nvidia.com"), all},
+		"a profile by selector":             {devices("mig.nvidia.com", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
+		"two selectors":                     {devices("mig.nvidia.com", "true", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
+		"a list of profiles":                {devices("mig.nvidia.com", attribute+`profile in ["1g.10gb", "3g.40gb"]`), []string{"1g.10gb", "3g.40gb"}},
+		"one or the other":                  {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || `+attribute+`profile == "2g.20gb"`), []string{"1g.10gb", "2g.20gb"}},
+		"a profile or anything":             {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || device.allowMultipleAllocations`), append(slices.Clone(all), demand.Shares)},
+		"a share of a GPU":                  {part(devices("gpu.nvidia.com"), "memory"), []string{demand.Shares}},
+		"a share of a model's GPU":          {part(devices("gpu.nvidia.com", attribute+`productName == "NVIDIA L40S"`), "memory"), []string{demand.Shares}},
+		"a share of a partition":            {part(devices("mig-1g.10gb.nvidia.com"), "compute"), []string{"1g.10gb", demand.Shares}},
+		"a part of any device":              {part(devices("ours"), "gpu.nvidia.com/memory"), append(slices.Clone(everything), demand.Shares)},
+		"a part of a group":                 {part(devices("nvlink.gpu.nvidia.com"), "memory"), groups},
+		"a part of another driver's device": {part(devices("nic"), "bandwidth"), nil},
+		"shareable GPUs":                    {devices("gpu.nvidia.com", `device.allowMultipleAllocations`), []string{demand.Shares}},
+		"GPUs with MPS":                     {devices("gpu.nvidia.com", attribute+`isolation == "mps"`), []string{demand.Shares}},
+		"room for shares":                   {devices("gpu.nvidia.com", `device.capacity["gpu.nvidia.com"].shares.isGreaterThan(quantity("3"))`), []string{demand.Shares}},
+		"a compute capability":              {devices("gpu.nvidia.com", attribute+`cudaComputeCapability.isGreaterThan(semver("9.0.0"))`), nil},
+		"what the policy adds":              {devices("gpu.nvidia.com", `device.driver != "gpu.nvidia.com" || !("maxShares" in device.attributes["gpu.nvidia.com"])`), nil},
+		"a comparison of capacities":        {devices("mig.nvidia.com", `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("15Gi")) > 0`), all},
+		"a prefix of profiles":              {devices("mig.nvidia.com", attribute+`profile.startsWith("1g")`), all},
+		"an unreadable selector":            {devices("mig.nvidia.com", `((`), all},
+		"an alias":                          {devices("mig.nvidia.com", `cel.bind(a, device.attributes["gpu.nvidia.com"], a.profile == "1g.10gb")`), all},
+		"not a profile":                     {devices("mig.nvidia.com", `!(`+attribute+`profile == "1g.10gb")`), all},
+		"a profile that no GPU has":         {devices("mig.nvidia.com", attribute+`profile == "9g.99gb"`), nil},
+		"whole GPUs":                        {devices("gpu.nvidia.com"), nil},
+		"any device of the driver":          {devices("ours"), everything},
+		"any device":                        {devices("any"), everything},
+		"the driver and a PCIe root":        {devices("root"), everything},
+		"groups":                            {devices("nvlink.gpu.nvidia.com"), groups},
+		"groups of four":                    {devices("nvlink.gpu.nvidia.com", attribute+`gpuCount == 4`), groups},
+		"groups by a selector":              {devices("ours", attribute+`type == "nvlink-group"`), groups},
+		"groups by an odd selector":         {devices("ours", `!(`+attribute+`type in ["gpu", "mig"])`), everything},
+		"partitions or groups":              {devices("ours", attribute+`type in ["mig", "nvlink-group"]`), everything},
+		"any device with a profile":         {devices("ours", attribute+`profile == "1g.10gb"`), []string{"1g.10gb"}},
+		"a driver in an odd way":            {devices("any", `device.driver.startsWith("gpu.")`), everything},
 		"a class or a group": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{DeviceClassName: "nvlink.gpu.nvidia.com"}, {DeviceClassName: "mig-1g.10gb.nvidia.com"},
 		}}}}, []string{"1g.10gb", demand.Groups}},
@@ -139,12 +157,14 @@ func TestDemand_Allocation_AsksForItsDevice(t *testing.T) {
 		}}}
 	}
 	c := cluster()
+	shared := held(driver, "gpu-0000-2b-00-0")
+	shared.Status.Allocation.Devices.Results[0].ShareID = new(types.UID("u"))
 	for _, claim := range []*resourceapi.ResourceClaim{
-		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held(driver, "monitor-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
+		shared, held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held(driver, "monitor-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
 	} {
 		c.Asked = append(c.Asked, AsksOf(claim, driver)...)
 	}
-	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Monitors, demand.Groups}) {
+	if got := c.Demand(reading); !slices.Equal(got, []string{"2g.20gb", demand.Monitors, demand.Groups, demand.Shares}) {
 		t.Errorf("%q", got)
 	}
 }

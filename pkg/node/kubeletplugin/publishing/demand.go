@@ -129,6 +129,13 @@ func (a *Demand) Monitors() sharing.Placements {
 	return a.placements(demand.Monitors, sharing.OnePlacement)
 }
 
+// Shares answers for shares with the setting Auto.
+func (a *Demand) Shares() sharing.Placements {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.placements(demand.Shares, sharing.LaterPlacements)
+}
+
 // placements returns least for devices that no object asks for. The caller holds a.mu.
 func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
 	_, asked := a.asked[what]

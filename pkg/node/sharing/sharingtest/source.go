@@ -18,6 +18,7 @@ type Source struct {
 	PlacementsOf func(g gpu.GPU, profile string) sharing.Placements
 	GroupsOf     func(g gpu.GPU) sharing.Placements
 	MonitorsOf   func(g gpu.GPU) sharing.Placements
+	SharesOf     func(g gpu.GPU, profile string) sharing.Placements
 }
 
 // Policy implements sharing.Source.
@@ -55,7 +56,15 @@ func (s Source) Monitors(g gpu.GPU) sharing.Placements {
 	return s.MonitorsOf(g)
 }
 
-// NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group or a monitor device.
+// Shares implements sharing.Source.
+func (s Source) Shares(g gpu.GPU, profile string) sharing.Placements {
+	if s.SharesOf == nil {
+		return sharing.AllPlacements
+	}
+	return s.SharesOf(g, profile)
+}
+
+// NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group, a monitor device or a share.
 type NoDemand struct {
 	// Elsewhere means that another node publishes a placement of each profile.
 	Elsewhere bool
@@ -74,3 +83,6 @@ func (NoDemand) Groups() sharing.Placements { return sharing.NoPlacement }
 
 // Monitors implements sharing.Demand.
 func (NoDemand) Monitors() sharing.Placements { return sharing.OnePlacement }
+
+// Shares implements sharing.Demand.
+func (NoDemand) Shares() sharing.Placements { return sharing.LaterPlacements }
