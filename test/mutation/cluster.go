@@ -186,6 +186,41 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{
+		Name: "a node with a claim's partition stops serving", File: "pkg/cluster/demand/serving.go",
+		Old: "	for _, node := range holders {\n		o.nodes[node] = true\n	}\n", New: "",
+		Package: "./pkg/cluster/demand", Test: "TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay",
+	},
+	{
+		Name: "a waiting pod has no more nodes serve", File: "pkg/cluster/demand/serving.go",
+		Old: "		add, o.grown = more, now\n", New: "		o.grown = now\n",
+		Package: "./pkg/cluster/demand", Test: "TestServing_PodWaits_EachNodeWithRoomServesInTheEnd",
+	},
+	{
+		Name: "a request with a later alternative waits for few nodes", File: "pkg/cluster/demand/objects/objects.go",
+		Old: " || r.Parent != \"\" && !last[r.Name]", New: "",
+		Package: "./pkg/cluster/demand/objects", Test: "TestEverywhere_RequestThatDoesNotWait_AllNodesPublish",
+	},
+	{
+		Name: "a node with a share stops sharing", File: "pkg/cluster/demand/objects/holdings.go",
+		Old: "			of.count(demand.Shares, n)\n", New: "",
+		Package: control, Test: "TestAskedKeeper_ClaimOfAShare_FewNodesServe",
+	},
+	{
+		Name: "GPUs are shared on demand although claims do not wait for it", File: "pkg/cluster/controller/demand.go",
+		Old: "	if !k.sharesOnDemand {", New: "	if false {",
+		Package: control, Test: "TestAskedKeeper_NoPolicyForShares_AllNodesShare",
+	},
+	{
+		Name: "a device with a share becomes exclusive", File: "pkg/node/resourceslices/device.go",
+		Old: "	if b.o.Taints && !share {", New: "	if b.o.Taints {",
+		Package: "./pkg/node/resourceslices", Test: "TestBuild_SharesEndOrAreHeld_SchedulerForgetsNone",
+	},
+	{
+		Name: "shares end without a taint", File: "pkg/node/resourceslices/device.go",
+		Old: "		s.offer = &o\n		return NoDemand\n", New: "		s.offer = &o\n",
+		Package: "./pkg/node/resourceslices", Test: "TestBuild_SharesEndOrAreHeld_SchedulerForgetsNone",
+	},
+	{
 		Name: "a sample with another content is believed", File: "pkg/cluster/pool/samples.go",
 		Old: "if l.Name() == name {", New: `if l.Name() != "" {`,
 		Package: "./pkg/cluster/pool", Test: "TestSamplesLearn_WrongSample_IsIgnored",

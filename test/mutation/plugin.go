@@ -87,7 +87,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a shared GPU is offered whole because of the scheduler", File: "pkg/node/resourceslices/device.go",
-		Old: "(b.o.SharedDevices || b.o.HeldShares) && b.o.Sharing", New: "b.o.SharedDevices && b.o.Sharing",
+		Old: "!b.o.SharedDevices && !b.o.HeldShares || b.o.Sharing", New: "!b.o.SharedDevices || b.o.Sharing",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
 	},
 	{
@@ -315,7 +315,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "slices show the settings and not the shares of a device", File: "pkg/node/resourceslices/device.go",
-		Old: "cmp.Or(h.Shared, standing), share", New: "cmp.Or(\"\", standing), share",
+		Old: "cmp.Or(h.Shared, standing), true", New: "cmp.Or(\"\", standing), true",
 		Package: built, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
 	},
 	{
@@ -355,8 +355,8 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "settings end shares that claims hold", File: "pkg/node/resourceslices/device.go",
-		Old:     "ok && b.o.SharedDevices || share && o.MaxShares > 0 {",
-		New:     "ok || share && o.MaxShares < 0 {",
+		Old:     "		if share && o.MaxShares > 0 {\n",
+		New:     "		if share && o.MaxShares < 0 {\n",
 		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
 	},
 	{
@@ -442,7 +442,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a claim of monitor devices asks for none", File: "pkg/cluster/demand/objects/objects.go",
-		Old: "what != demand.Monitors || a.Admin", New: "what != demand.Monitors",
+		Old: "what == demand.Monitors && !a.Admin || ", New: "what == demand.Monitors || ",
 		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt",
 	},
 	{

@@ -62,7 +62,7 @@ var settings = []setting{
 	{name: "plain", devices: devices{plain: true}, workloads: []string{"whole", "four", "extended", "mixed"}},
 	{name: "all", workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
 	{name: "1g", devices: devices{file: "publish: [{profiles: [1g.10gb], shareable: None}]"}, workloads: []string{"whole", "1g"}},
-	{name: "auto", devices: devices{file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"}, workloads: []string{"whole", "four", "extended"}},
+	{name: "auto", devices: devices{file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]"}, workloads: []string{"whole", "four", "extended"}},
 	{name: "auto-1g", devices: devices{file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"}, workloads: []string{"whole", "1g"}},
 	{name: "whole", devices: devices{file: "publish: [{profiles: None, shareable: None}]"}, workloads: []string{"whole", "group", "four", "extended"}},
 	{name: "gpus", devices: onlyGPUs, workloads: []string{"whole", "four", "extended"}},

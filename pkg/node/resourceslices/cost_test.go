@@ -44,6 +44,7 @@ var settings = []struct{ name, file string }{
 	{"Auto and 1g.10gb, not shareable", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]"},
 	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
 	{"Auto, groups too", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"},
+	{"the default: Auto for all", "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]"},
 	{"Auto, groups too, not shareable", "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]"},
 	{"Auto and 1g.10gb, groups Auto, not shareable", "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
@@ -203,6 +204,7 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 		"publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                             {[]float64{300, 780, 1720}, nil},
 		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                  {[]float64{250, 730, 1000}, nil},
 		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]": {[]float64{150, 185, 60}, nil},
+		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]": {[]float64{150, 185, 60}, nil},
 	} {
 		o := parsed(t, strings.TrimPrefix(file, "no sample, "))
 		if strings.HasPrefix(file, "no sample, ") {
