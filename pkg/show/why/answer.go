@@ -217,7 +217,7 @@ func (a Answer) String() string {
 		}
 		fmt.Fprintf(&b, "  - %s; %s it fits on %s\n", c.Text, at, ask.List(c.Nodes))
 	}
-	if a.Result == Waits && len(a.Cures) == 0 && len(a.Reasons) > 0 {
+	if a.Result == Waits && len(a.Cures) == 0 && a.JudgedBy != "" {
 		fmt.Fprintln(&b, "No single change was found that lets it fit.")
 	}
 	if a.JudgedBy != "" {

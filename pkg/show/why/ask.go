@@ -54,7 +54,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	}
 	a.Server, _ = schedulerfault.Parse(c.ServerVersion) // Without a version, judged says so.
 	answer := Answer{Subject: s.String()}
-	w := c.claims(s)
+	w := c.claims(s, o.Now)
 	answer.Notes = w.notes
 	if answer.settle(c, s, w) {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)

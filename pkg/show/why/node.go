@@ -100,24 +100,26 @@ func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out 
 	if pod == nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
 		return nil
 	}
-	at := func(e *corev1.Event) time.Time {
-		return cmp.Or(e.LastTimestamp, metav1.Time(e.EventTime), e.CreationTimestamp).Time
-	}
 	last := map[string]*corev1.Event{}
 	for _, e := range events {
 		if e == nil || e.Reason == schedulingFailed {
 			continue
 		}
-		if other := last[e.Reason]; other == nil || at(other).Before(at(e)) {
+		if other := last[e.Reason]; other == nil || seen(other).Before(seen(e)) {
 			last[e.Reason] = e
 		}
 	}
-	byAge := func(a, b *corev1.Event) int { return cmp.Or(at(a).Compare(at(b)), cmp.Compare(a.Reason, b.Reason)) }
+	byAge := func(a, b *corev1.Event) int { return cmp.Or(seen(a).Compare(seen(b)), cmp.Compare(a.Reason, b.Reason)) }
 	for _, e := range slices.SortedFunc(maps.Values(last), byAge) {
 		message := strings.Join(strings.Fields(e.Message), " ")
-		out = append(out, Reason{Text: fmt.Sprintf("%s, %s ago: %s", e.Reason, age(now.Sub(at(e))), message)})
+		out = append(out, Reason{Text: fmt.Sprintf("%s, %s ago: %s", e.Reason, age(now.Sub(seen(e))), message)})
 	}
 	return out
+}
+
+// seen returns the time of an Event's last occurrence.
+func seen(e *corev1.Event) time.Time {
+	return cmp.Or(e.LastTimestamp, metav1.Time(e.EventTime), e.CreationTimestamp).Time
 }
 
 // known reports whether the answer explains this part of the scheduler's message better.

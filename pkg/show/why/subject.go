@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 
@@ -52,8 +53,8 @@ type wanted struct {
 	notes    []string
 }
 
-// claims finds the claims of a subject. A claim that is not yet made is taken from its template.
-func (c *Cluster) claims(s Subject) wanted {
+// claims finds the claims of a subject. A claim that is not yet made is taken from its template, unless it was refused.
+func (c *Cluster) claims(s Subject, now time.Time) wanted {
 	var w wanted
 	if s.Pod == nil {
 		w.add(s.Claim)
@@ -104,6 +105,10 @@ func (c *Cluster) claims(s Subject) wanted {
 			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
 			continue
 		}
+		if text := c.refusal(ref.Name, now); text != "" {
+			w.miss("the claim of ResourceClaimTemplate %s could not be created%s", template.Name, text)
+			continue
+		}
 		if s.Pod.UID != "" {
 			w.notes = append(w.notes, fmt.Sprintf("The claim of template %s is not made yet; kube-controller-manager makes it.", template.Name))
 		}
@@ -118,6 +123,37 @@ func (c *Cluster) claims(s Subject) wanted {
 	}
 	w.add(extended)
 	return w
+}
+
+// creationFailed is the reason of the Events of kube-controller-manager about claims that it cannot create.
+const creationFailed = "FailedResourceClaimCreation"
+
+// refusal says when and why the API server last refused the claim for a reference of the pod, or "".
+func (c *Cluster) refusal(reference string, now time.Time) string {
+	var last *corev1.Event
+	for _, e := range c.Events {
+		if e != nil && e.Reason == creationFailed && strings.HasPrefix(e.Message, "PodResourceClaim "+reference+": ") &&
+			(last == nil || seen(last).Before(seen(e))) {
+			last = e
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	_, message, _ := strings.Cut(last.Message, ": ")
+	message = strings.Join(strings.Fields(message), " ")
+	return fmt.Sprintf(" (last attempt %s ago): %s; %s", age(now.Sub(seen(last))), message, refusalCure(message))
+}
+
+// refusalCure says how an object can be created that the API server refused.
+func refusalCure(message string) string {
+	switch {
+	case strings.Contains(message, "exceeded quota"):
+		return "end other pods or claims of the namespace, or have the quota raised; Kubernetes then tries again"
+	case strings.Contains(message, "denied the request"), strings.Contains(message, "is invalid"):
+		return "correct the template, and create the pod again"
+	}
+	return "Kubernetes tries again"
 }
 
 func fromTemplate(t *resourceapi.ResourceClaimTemplate, name string) *resourceapi.ResourceClaim {

@@ -202,6 +202,21 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		e.Claims = append(e.Claims, c)
 		return pod("p", c)
 	}
+	// refused returns a pod of whose claims one could not be created.
+	refused := func(e *env, message string) *corev1.Pod {
+		e.Templates = []*resourceapi.ResourceClaimTemplate{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: claim("x", gpus, 1).Spec},
+		}}
+		for ago, text := range map[time.Duration]string{time.Hour: "an older cause", 3 * time.Minute: message} {
+			e.Events = append(e.Events, &corev1.Event{
+				Reason: "FailedResourceClaimCreation", Message: "PodResourceClaim gpu: create ResourceClaim: " + text, LastTimestamp: metav1.NewTime(time.Now().Add(-ago)),
+			})
+		}
+		p := pod("p")
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
+		return p
+	}
 	for name, c := range map[string]struct {
 		subject func(e *env) why.Subject
 		result  why.Result
@@ -359,6 +374,16 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
 			return why.Subject{Pod: p}
 		}, why.Fits, []string{"pod team-a/p fits on n1 now.", "  note: The claim of template t is not made yet; kube-controller-manager makes it."}},
+		"a quota refuses the claim": {func(e *env) why.Subject {
+			return why.Subject{Pod: refused(e, `resourceclaims "p-gpu-" is forbidden: exceeded quota: gpus, requested: count/resourceclaims.resource.k8s.io=1, used: 2, limited: 2`)}
+		}, why.Waits, []string{
+			"pod team-a/p waits: a claim is missing.",
+			"  - the claim of ResourceClaimTemplate t could not be created (last attempt 3 min ago): create ResourceClaim: resourceclaims \"p-gpu-\" is forbidden: " +
+				"exceeded quota: gpus, requested: count/resourceclaims.resource.k8s.io=1, used: 2, limited: 2; end other pods or claims of the namespace",
+		}},
+		"a webhook refuses the claim": {func(e *env) why.Subject {
+			return why.Subject{Pod: refused(e, `admission webhook "a.example.com" denied the request: no`)}
+		}, why.Waits, []string{"admission webhook \"a.example.com\" denied the request: no; correct the template, and create the pod again"}},
 		"an allocated claim": {func(e *env) why.Subject {
 			c := claim("train-0", gpus, 1)
 			e.Start(c, "n1")
@@ -417,6 +442,9 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 				if !strings.Contains(text, line) {
 					t.Errorf("no line %q", line)
 				}
+			}
+			if answer.JudgedBy == "" && strings.Contains(text, "No single change") {
+				t.Error("it denies cures that were not searched for")
 			}
 			t.Log("\n" + text) // docs/why.md shows some.
 		})
