@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -36,6 +37,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/show/podevents"
 )
 
 // run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2
@@ -104,7 +106,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
 	control := controller.New(c.DriverName, client, objects, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand,
-		Events: recorder, Prices: c.GPUPrices,
+		Events: recorder, Waiting: c.PodEvents, Prices: c.GPUPrices,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -117,6 +119,14 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		m.Add(always{manager.RunnableFunc(control.Observe)}),
 		m.Add(manager.RunnableFunc(control.Lead)),
 	)
+	if err == nil && c.PodEvents {
+		rules, failed := dynamic.NewForConfig(config)
+		if failed != nil {
+			return fmt.Errorf("make a client for the API server: %w", failed)
+		}
+		keeper := podevents.New(client, rules, control, podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers})
+		err = m.Add(manager.RunnableFunc(keeper.Run))
+	}
 	ready := &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}

@@ -10,11 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -229,31 +226,12 @@ func (l *loader) loadPods(ctx context.Context) error {
 	})
 }
 
-// ruleVersions are the API versions of DeviceTaintRules, newest first. Their objects are equal.
-var ruleVersions = []string{"v1", "v1beta2", "v1alpha3"}
-
-func ruleResource(version string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "resource.k8s.io", Version: version, Resource: "devicetaintrules"}
-}
-
 // loadRules reads DeviceTaintRules in the newest version that the server has. A server without them is not an error.
 func (l *loader) loadRules(ctx context.Context) error {
-	for _, version := range ruleVersions {
-		list, err := l.out.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return l.unseen(err, "DeviceTaintRules", "DeviceTaintRules are not shown")
-		}
-		l.out.RuleVersion = version
-		for _, item := range list.Items {
-			var rule resourceapi.DeviceTaintRule
-			if runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule) == nil {
-				l.out.Rules = append(l.out.Rules, rule)
-			}
-		}
-		return nil
+	rules, version, err := read.TaintRules(ctx, l.out.dynamic)
+	if err != nil {
+		return l.unseen(err, "DeviceTaintRules", "DeviceTaintRules are not shown")
 	}
+	l.out.RuleVersion, l.out.Rules = version, rules
 	return nil
 }

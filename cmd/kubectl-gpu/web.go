@@ -129,9 +129,9 @@ func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicCl
 		Effect: "only those of namespace " + namespace + " are shown, and devices of others look free", Else: &own,
 	}
 	var rules *web.Resource
-	for _, version := range slices.Backward(ruleVersions) {
+	for _, version := range slices.Backward(read.RuleVersions) {
 		rules = &web.Resource{
-			Name: web.Rules, Source: read.ListWatch(dyn.Resource(ruleResource(version)), ""),
+			Name: web.Rules, Source: read.ListWatch(dyn.Resource(read.RuleResource(version)), ""),
 			Effect: "DeviceTaintRules are not shown", Optional: true, Else: rules,
 		}
 	}

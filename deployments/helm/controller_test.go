@@ -150,7 +150,14 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		{"deviceClasses.gpu.enabled=false,deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false,deviceClasses.nvlink.enabled=false", []string{
 			"create deviceclasses", "patch deviceclasses",
 		}},
-		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
+		{"nodeLabels.enabled=false", []string{"get nodes", "patch nodes"}},
+		{"podEvents.enabled=false", []string{
+			"get events", "get jobs", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "watch events",
+		}},
+		{"nodeLabels.enabled=false,podEvents.enabled=false", []string{
+			"get events", "get jobs", "get nodes", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "list nodes",
+			"patch nodes", "watch events", "watch nodes",
+		}},
 		{"webhook.enabled=false", []string{
 			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
 			"get services/gpu-dra-driver-webhook", "list secrets/gpu-dra-driver-webhook-cert",

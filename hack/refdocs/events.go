@@ -31,6 +31,10 @@ func events(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	waiting, err := reasons(filepath.Join(root, "pkg/show/why/event.go"), "")
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	b.WriteString(notice + "# Events\n\nThe message of an Event names the attempt, the device, the cause and what to do.\n\n" +
 		"## On claims, pods and nodes\n\n" +
@@ -48,7 +52,7 @@ func events(root string) (string, error) {
 	for _, section := range []struct {
 		about   string
 		reasons []reason
-	}{{"DeviceClasses", classes}, {"the Service of the webhook", webhook}} {
+	}{{"waiting pods, and on Jobs, StatefulSets and Deployments whose pods are refused", waiting}, {"DeviceClasses", classes}, {"the Service of the webhook", webhook}} {
 		b.WriteString("\n## On " + section.about + "\n\nThe controller writes these.\n\n| reason | meaning | what to do |\n| --- | --- | --- |\n")
 		for _, r := range section.reasons {
 			row(&b, code(r.name), r.meaning, r.remedy)

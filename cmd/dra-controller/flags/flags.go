@@ -50,6 +50,8 @@ type Config struct {
 	GPUPrices map[string]float64
 
 	NodeLabels      bool
+	PodEvents       bool
+	NameOthers      bool
 	DemandConfigMap string
 	autoKinds       []string
 	Check           string
@@ -117,6 +119,10 @@ func New(c *Config) *pflag.FlagSet {
 			"between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
+	fs.BoolVar(&c.PodEvents, "pod-events", true,
+		"Write one Event on each pod that waits for devices for more than 20 s, with the answer of `kubectl gpu why`.")
+	fs.BoolVar(&c.NameOthers, "pod-events-name-others", false,
+		"Name claims and pods of other namespaces in these Events, instead of counting them.")
 	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace to write the devices into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")

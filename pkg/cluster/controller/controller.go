@@ -35,6 +35,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -53,6 +54,8 @@ type Options struct {
 	SharesOnDemand bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
+	// Waiting keeps the claims without an allocation whole, for answers about waiting pods.
+	Waiting bool
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
@@ -106,6 +109,44 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 
 // ClusterView returns the current view for reviews.
 func (c *Controller) ClusterView() *admission.ClusterView { return c.view.current.Load() }
+
+// Objects are the objects that a leader knows. They are shared: callers only read them.
+type Objects struct {
+	// Slices are those of this driver.
+	Slices []*pool.Slice
+	// Claims lack what trimWaiting removes.
+	Claims  []*resourceapi.ResourceClaim
+	Classes []*resourceapi.DeviceClass
+	// Server is the version of the API server; the zero Version means that it is unknown.
+	Server schedulerfault.Version
+}
+
+// Objects returns the objects of the cluster, and false unless this instance leads and has read them.
+func (c *Controller) Objects() (Objects, bool) {
+	l := c.leading.Load()
+	if l == nil {
+		return Objects{}, false
+	}
+	out := Objects{
+		Slices: read.All[*pool.Slice](c.slices.GetIndexer()), Claims: read.All[*resourceapi.ResourceClaim](l.claims.GetIndexer()),
+		Classes: read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()),
+	}
+	if version := c.view.server.Load(); version != nil {
+		out.Server = *version
+	}
+	return out, true
+}
+
+// Claim returns a claim that a leader knows, or nil.
+func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
+	l := c.leading.Load()
+	if l == nil {
+		return nil
+	}
+	found, _, _ := l.claims.GetIndexer().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String()) // A cache has no errors.
+	claim, _ := found.(*resourceapi.ResourceClaim)
+	return claim
+}
 
 // Synced returns an error until the controller has read the cluster.
 func (c *Controller) Synced() error {
@@ -190,10 +231,14 @@ func (c *Controller) Lead(ctx context.Context) error {
 func (c *Controller) newLeading() *leading {
 	nodes := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
 	claims := c.versions.ResourceClaims(metav1.NamespaceAll)
+	trim := trimClaim
+	if c.o.Waiting {
+		trim = trimWaiting
+	}
 	pauses := workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)
 	l := &leading{
 		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
-		claims: read.Informer(c.versions, claims, "", &resourceapi.ResourceClaim{}, trimClaim),
+		claims: read.Informer(c.versions, claims, "", &resourceapi.ResourceClaim{}, trim),
 		nodes:  read.Informer(c.metadata, nodes, "", &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
 	}
 	l.classes = &classReconciler{

@@ -19,6 +19,17 @@ func trimClass(object any) (any, error) {
 	return object, nil
 }
 
+// trimWaiting is trimClaim, but it keeps more of a claim without an allocation: all that decides which devices it can get.
+func trimWaiting(object any) (any, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok || claim.Status.Allocation != nil {
+		return trimClaim(object)
+	}
+	claim.ManagedFields, claim.Labels, claim.Annotations = nil, nil, nil
+	claim.Status.Devices = nil
+	return claim, nil
+}
+
 // trimClaim keeps the requests and the allocation of a claim.
 func trimClaim(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)

@@ -38,6 +38,11 @@ type Options struct {
 	Limit time.Duration
 	// Devices adds the obstacles of each device to the answer.
 	Devices bool
+	// Reader is the namespace whose users read the answer. Claims of other namespaces are counted, not named. Empty: all
+	// claims are named.
+	Reader string
+	// Brief searches for cures on few kinds of nodes.
+	Brief bool
 	// Now is the time for ages.
 	Now time.Time
 }

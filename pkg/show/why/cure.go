@@ -46,6 +46,7 @@ type relaxation struct {
 const (
 	searched  = 64 // shapes
 	releasing = 16 // shapes
+	brief     = 4  // shapes of each search, with Options.Brief
 	cureLimit = 3  // cures of one group
 )
 
@@ -66,7 +67,7 @@ func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*reso
 			usable = append(usable, s)
 		}
 	}
-	usable = usable[:min(len(usable), searched)]
+	usable = usable[:min(len(usable), a.most(searched))]
 	out := a.releases(ctx, held, claims)
 	changes := a.relaxations(usable, claims)
 	out = append(out, a.relax(ctx, usable, changes, a.now)...)
@@ -77,10 +78,18 @@ func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*reso
 	return out
 }
 
+// most returns the number of shapes for a search.
+func (a *asker) most(shapes int) int {
+	if a.Brief {
+		return brief
+	}
+	return shapes
+}
+
 // releases returns the smallest sets of claims without which a node can allocate the claims.
 func (a *asker) releases(ctx context.Context, held []*shape, claims []*resourceapi.ResourceClaim) (out []Cure) {
 	slices.SortStableFunc(held, func(x, y *shape) int { return len(x.everyone()) - len(y.everyone()) })
-	for _, s := range held[:min(len(held), releasing)] {
+	for _, s := range held[:min(len(held), a.most(releasing))] {
 		for _, set := range a.smallest(ctx, s, claims) {
 			out = append(out, a.release(s, set))
 		}
@@ -121,10 +130,14 @@ func (a *asker) smallest(ctx context.Context, s *shape, claims []*resourceapi.Re
 func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
 	c := Cure{Nodes: []string{s.Node.Name}}
 	var texts []string
-	leaked := true
+	leaked, foreign := true, 0
 	for _, one := range set {
 		c.Release = append(c.Release, ask.NameOf(one).String())
-		texts = append(texts, a.holder(one))
+		if a.Reader != "" && one.Namespace != a.Reader {
+			foreign++
+		} else {
+			texts = append(texts, a.holder(one))
+		}
 		leaked = leaked && len(one.Status.ReservedFor) == 0
 	}
 	verb := "wait until it ends"
@@ -139,6 +152,14 @@ func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
 	noun := "claim "
 	if len(set) > 1 {
 		noun = "claims "
+	}
+	switch {
+	case foreign == len(set) && foreign == 1:
+		noun = "a claim of another namespace"
+	case foreign == len(set):
+		noun = fmt.Sprintf("%d claims of other namespaces", foreign)
+	case foreign > 0:
+		texts = append(texts, fmt.Sprintf("%d of other namespaces", foreign))
 	}
 	c.Text = fmt.Sprintf("%s%s must end (%s)", noun, ask.List(texts), verb)
 	return c

@@ -102,23 +102,23 @@ func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out 
 	}
 	last := map[string]*corev1.Event{}
 	for _, e := range events {
-		if e == nil || e.Reason == schedulingFailed {
+		if e == nil || e.Reason == schedulingFailed || e.Reason == EventReason {
 			continue
 		}
-		if other := last[e.Reason]; other == nil || seen(other).Before(seen(e)) {
+		if other := last[e.Reason]; other == nil || Seen(other).Before(Seen(e)) {
 			last[e.Reason] = e
 		}
 	}
-	byAge := func(a, b *corev1.Event) int { return cmp.Or(seen(a).Compare(seen(b)), cmp.Compare(a.Reason, b.Reason)) }
+	byAge := func(a, b *corev1.Event) int { return cmp.Or(Seen(a).Compare(Seen(b)), cmp.Compare(a.Reason, b.Reason)) }
 	for _, e := range slices.SortedFunc(maps.Values(last), byAge) {
 		message := strings.Join(strings.Fields(e.Message), " ")
-		out = append(out, Reason{Text: fmt.Sprintf("%s, %s ago: %s", e.Reason, age(now.Sub(seen(e))), message)})
+		out = append(out, Reason{Text: fmt.Sprintf("%s, %s ago: %s", e.Reason, age(now.Sub(Seen(e))), message)})
 	}
 	return out
 }
 
-// seen returns the time of an Event's last occurrence.
-func seen(e *corev1.Event) time.Time {
+// Seen returns the time of an Event's last occurrence.
+func Seen(e *corev1.Event) time.Time {
 	return cmp.Or(e.LastTimestamp, metav1.Time(e.EventTime), e.CreationTimestamp).Time
 }
 

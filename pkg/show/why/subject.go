@@ -133,7 +133,7 @@ func (c *Cluster) refusal(reference string, now time.Time) string {
 	var last *corev1.Event
 	for _, e := range c.Events {
 		if e != nil && e.Reason == creationFailed && strings.HasPrefix(e.Message, "PodResourceClaim "+reference+": ") &&
-			(last == nil || seen(last).Before(seen(e))) {
+			(last == nil || Seen(last).Before(Seen(e))) {
 			last = e
 		}
 	}
@@ -142,11 +142,11 @@ func (c *Cluster) refusal(reference string, now time.Time) string {
 	}
 	_, message, _ := strings.Cut(last.Message, ": ")
 	message = strings.Join(strings.Fields(message), " ")
-	return fmt.Sprintf(" (last attempt %s ago): %s; %s", age(now.Sub(seen(last))), message, refusalCure(message))
+	return fmt.Sprintf(" (last attempt %s ago): %s; %s", age(now.Sub(Seen(last))), message, RefusalCure(message))
 }
 
-// refusalCure says how an object can be created that the API server refused.
-func refusalCure(message string) string {
+// RefusalCure says how an object can be created that the API server refused.
+func RefusalCure(message string) string {
 	switch {
 	case strings.Contains(message, "exceeded quota"):
 		return "end other pods or claims of the namespace, or have the quota raised; Kubernetes then tries again"

@@ -132,6 +132,12 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ .Values.deviceClasses.grace | quote }}
 - name: NODE_LABELS
   value: {{ .Values.nodeLabels.enabled | quote }}
+- name: POD_EVENTS
+  value: {{ .Values.podEvents.enabled | quote }}
+{{- if and .Values.podEvents.enabled .Values.podEvents.nameOtherNamespaces }}
+- name: POD_EVENTS_NAME_OTHERS
+  value: "true"
+{{- end }}
 {{- with .Values.cost.prices }}
 {{- $prices := list }}
 {{- range $model, $price := . }}

@@ -1,0 +1,440 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podevents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/show/why"
+)
+
+// kind are pods that get the same answer: they differ only in their names, and in those of their generated claims.
+type kind struct {
+	pods []*corev1.Pod
+	// answered is the time of the answer, and zero without one.
+	answered time.Time
+	// text is the answer. It is empty if there is nothing to write. about is the pod that it was asked for.
+	text  string
+	about string
+}
+
+// cachedKey is the key of a pod, for the versions of the objects that it was made from.
+type cachedKey struct {
+	versions string
+	key      uint64
+}
+
+// since returns the time from which a pod waits for its devices, and false if it does not yet.
+func since(pod *corev1.Pod) (time.Time, bool) {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || !asks(&pod.Spec) {
+		return time.Time{}, false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+			return c.LastTransitionTime.Time, true
+		}
+	}
+	return pod.CreationTimestamp.Time, true
+}
+
+// group finds the pods that wait for long enough, and their kinds. It forgets what is no longer needed.
+func (k *Keeper) group(now time.Time) {
+	for _, one := range k.kinds {
+		one.pods = nil
+	}
+	keys, spaces := map[types.UID]cachedKey{}, map[string]bool{}
+	for _, pod := range read.All[*corev1.Pod](k.pods.GetStore()) {
+		at, waits := since(pod)
+		if !waits || now.Sub(at) < Patience {
+			continue
+		}
+		key := k.keyOf(pod)
+		keys[pod.UID], spaces[pod.Namespace] = key, true
+		one := k.kinds[key.key]
+		if one == nil {
+			one = &kind{}
+			k.kinds[key.key] = one
+		}
+		one.pods = append(one.pods, pod)
+	}
+	k.keys = keys
+	for key, one := range k.kinds {
+		if len(one.pods) == 0 {
+			delete(k.kinds, key)
+		}
+	}
+	owners := map[types.UID]bool{}
+	for _, o := range k.owners {
+		owners[o.about.UID], spaces[o.about.Namespace] = true, true
+	}
+	for id := range k.written {
+		if _, waits := keys[id]; !waits && !owners[id] {
+			delete(k.written, id)
+		}
+	}
+	for _, all := range []turns{k.asked, k.wrote} {
+		for namespace := range all {
+			if !spaces[namespace] {
+				delete(all, namespace)
+			}
+		}
+	}
+	for name, one := range k.templates {
+		if now.Sub(one.at) > refresh {
+			delete(k.templates, name)
+		}
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+// keyOf returns a number that is equal for pods of one kind.
+func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
+	versions := pod.ResourceVersion
+	var claims []*resourceapi.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		claim := k.claimOf(pod, &pod.Spec.ResourceClaims[i])
+		claims = append(claims, claim)
+		if claim != nil {
+			versions += " " + string(claim.UID) + " " + claim.ResourceVersion
+		} else {
+			versions += " -"
+		}
+	}
+	refusals := k.refusals(pod)
+	for _, e := range refusals {
+		versions += " " + e.ResourceVersion
+	}
+	if known, ok := k.keys[pod.UID]; ok && known.versions == versions {
+		return known
+	}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	add := func(part []byte, _ error) { // A decoded object always encodes.
+		fmt.Fprintf(&h, "%d ", len(part))
+		_, _ = h.Write(part)
+	}
+	add([]byte(pod.Namespace), nil)
+	add(pod.Spec.Marshal())
+	for _, c := range pod.Status.Conditions {
+		add([]byte(form(c.Message)), nil)
+	}
+	for i, claim := range claims {
+		if claim == nil {
+			add(nil, nil)
+			continue
+		}
+		add(claim.Spec.Marshal())
+		add(claim.Status.Marshal())
+		add([]byte(fmt.Sprint(claim.DeletionTimestamp != nil)), nil)
+		if pod.Spec.ResourceClaims[i].ResourceClaimTemplateName == nil {
+			add([]byte(claim.Name), nil)
+		}
+	}
+	for _, e := range refusals {
+		add([]byte(form(strings.ReplaceAll(e.Message, quoted(pod.Name), ""))), nil)
+	}
+	return cachedKey{versions, h.Sum64()}
+}
+
+// quoted is the beginning of a pod's generated claims in an error.
+func quoted(pod string) string { return `"` + pod + "-" }
+
+// claimOf returns the claim for a reference, or nil if there is none yet.
+func (k *Keeper) claimOf(pod *corev1.Pod, ref *corev1.PodResourceClaim) *resourceapi.ResourceClaim {
+	name := ptr.Deref(ref.ResourceClaimName, "")
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.Name == ref.Name && ref.ResourceClaimTemplateName != nil {
+			name = ptr.Deref(s.ResourceClaimName, "")
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	return k.cluster.Claim(pod.Namespace, name)
+}
+
+// refusals returns the Events about refused claims of a pod, by name.
+func (k *Keeper) refusals(pod *corev1.Pod) (out []*corev1.Event) {
+	found, _ := k.refused.GetIndexer().ByIndex(byUID, string(pod.UID)) // The index exists.
+	for _, o := range found {
+		if e, ok := o.(*corev1.Event); ok && e.Reason == claimRefused {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b *corev1.Event) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// next returns the kind whose answer is due: of the namespace that waits the longest for its turn, the one with the oldest
+// answer.
+func (k *Keeper) next(now time.Time) (out *kind) {
+	for _, one := range k.kinds {
+		if !one.answered.IsZero() && now.Sub(one.answered) < refresh {
+			continue
+		}
+		if out == nil || cmp.Or(k.asked[one.namespace()].Compare(k.asked[out.namespace()]), one.answered.Compare(out.answered),
+			cmp.Compare(one.namespace(), out.namespace())) < 0 {
+			out = one
+		}
+	}
+	return out
+}
+
+func (k *kind) namespace() string { return k.pods[0].Namespace }
+
+// template is a claim template that was read for a pod whose claim is missing. It is nil if there is none.
+type template struct {
+	*resourceapi.ResourceClaimTemplate
+	at time.Time
+}
+
+// rules are the DeviceTaintRules at a time.
+type rules struct {
+	all    []*resourceapi.DeviceTaintRule
+	unread string
+	at     time.Time
+}
+
+// ask asks for the answer of a kind.
+func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
+	objects, ok := k.cluster.Objects()
+	if !ok {
+		return // It knows the cluster in a moment.
+	}
+	slices.SortFunc(one.pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	pod := one.pods[0]
+	one.answered, one.about, k.asked[one.namespace()] = now, pod.Name, now
+	answer, aside, err := k.explain(ctx, objects, pod, now)
+	if err != nil {
+		if ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot explain why a pod waits; trying again", "pod", klog.KObj(pod))
+		}
+		return // The Event keeps the last answer.
+	}
+	one.text = explain(answer, aside)
+	if first, _ := since(pod); answer.Result == why.Fits && len(answer.Reasons) == 0 && now.Sub(first) < trust {
+		one.text = "" // The scheduler takes the devices in a moment.
+	}
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		if claim := k.claimOf(pod, ref); claim != nil && ref.ResourceClaimTemplateName != nil {
+			one.text = strings.ReplaceAll(one.text, claim.Name, ref.Name) // The generated name is of one pod.
+		}
+	}
+}
+
+// trust is the time that the scheduler has for devices that are free.
+const trust = 2 * time.Minute
+
+// explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the driver.
+func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (why.Answer, []string, error) {
+	none := why.Answer{Result: why.Settled}
+	about := subject{pod: pod, driver: k.o.Driver, classes: objects.Classes}
+	c := &why.Cluster{Slices: objects.Slices, Classes: objects.Classes, Events: k.refusals(pod)}
+	if objects.Server.Minor != 0 {
+		c.ServerVersion = objects.Server.String()
+	}
+	replaced := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		claim := k.claimOf(pod, ref)
+		switch {
+		case claim != nil && claim.Status.Allocation != nil:
+			whole, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+			if err != nil {
+				return none, nil, fmt.Errorf("read ResourceClaim %s: %w", claim.Name, err)
+			}
+			about.found(whole.Spec.Devices)
+			claim = whole
+		case claim != nil:
+			claim = about.reduce(claim)
+		case ref.ResourceClaimTemplateName != nil:
+			t, err := k.template(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}, now)
+			if err != nil {
+				return none, nil, err
+			}
+			if t != nil {
+				t = t.DeepCopy()
+				t.Spec.Spec = about.reduceSpec(t.Spec.Spec)
+				c.Templates = append(c.Templates, t)
+			}
+			continue
+		default:
+			continue
+		}
+		replaced[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = claim
+	}
+	about.resources()
+	if !about.ours {
+		return none, nil, nil
+	}
+	c.Claims = make([]*resourceapi.ResourceClaim, 0, len(objects.Claims))
+	for _, claim := range objects.Claims {
+		if other := replaced[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]; other != nil {
+			claim = other
+		}
+		c.Claims = append(c.Claims, claim)
+	}
+	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
+	rules := k.taintRules(ctx, now)
+	c.Rules = rules.all
+	if rules.unread != "" {
+		about.aside = append(about.aside, rules.unread)
+	}
+	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}
+	if k.o.NameOthers {
+		o.Reader = ""
+	}
+	return why.Ask(ctx, c, why.Subject{Pod: pod}, o), about.aside, nil
+}
+
+// template reads a template, or returns nil if there is none.
+func (k *Keeper) template(ctx context.Context, name types.NamespacedName, now time.Time) (*resourceapi.ResourceClaimTemplate, error) {
+	if known, ok := k.templates[name]; ok {
+		return known.ResourceClaimTemplate, nil
+	}
+	t, err := k.client.ResourceV1().ResourceClaimTemplates(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		t = nil
+	case err != nil:
+		return nil, fmt.Errorf("read ResourceClaimTemplate %s: %w", name, err)
+	}
+	k.templates[name] = template{t, now}
+	return t, nil
+}
+
+// taintRules reads the DeviceTaintRules, unless that was done a moment ago.
+func (k *Keeper) taintRules(ctx context.Context, now time.Time) rules {
+	if !k.rules.at.IsZero() && now.Sub(k.rules.at) < refresh {
+		return k.rules
+	}
+	k.rules = rules{at: now}
+	all, _, err := read.TaintRules(ctx, k.dynamic)
+	if err != nil {
+		k.rules.unread = "DeviceTaintRules could not be read, and are not considered"
+		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
+	}
+	for i := range all {
+		k.rules.all = append(k.rules.all, &all[i])
+	}
+	return k.rules
+}
+
+// subject knows which parts of a pod ask for devices of the driver. The leader knows the slices of this driver only, so the
+// requests for other drivers are left out, and named in aside.
+type subject struct {
+	pod     *corev1.Pod
+	driver  string
+	classes []*resourceapi.DeviceClass
+
+	ours  bool
+	aside []string
+}
+
+// of reports whether a class selects devices of the driver. A class that does not exist counts if it is named like this
+// driver's classes.
+func (s *subject) of(name string) bool {
+	for _, class := range s.classes {
+		if class.Name == name {
+			return s.selects(class)
+		}
+	}
+	domain := strings.TrimPrefix(s.driver, "gpu.")
+	return strings.HasSuffix(name, domain) || strings.HasPrefix(name, s.driver)
+}
+
+func (s *subject) selects(class *resourceapi.DeviceClass) bool {
+	for _, e := range selector.Expressions(class.Spec.Selectors) {
+		r, err := selector.Read(e)
+		if err == nil && (r.Driver == s.driver || slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == s.driver })) {
+			return true
+		}
+	}
+	return false
+}
+
+// found notes whether requests are for this driver.
+func (s *subject) found(devices resourceapi.DeviceClaim) {
+	for q := range selector.Requests(devices.Requests) {
+		s.ours = s.ours || s.of(q.DeviceClassName)
+	}
+}
+
+// reduce returns a claim without the requests for other drivers.
+func (s *subject) reduce(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	claim = claim.DeepCopy()
+	claim.Spec = s.reduceSpec(claim.Spec)
+	return claim
+}
+
+func (s *subject) reduceSpec(spec resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
+	s.found(spec.Devices)
+	var others []string
+	spec.Devices.Requests = slices.DeleteFunc(slices.Clone(spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
+		other := false
+		for q := range selector.Requests([]resourceapi.DeviceRequest{r}) {
+			other = other || !s.of(q.DeviceClassName)
+		}
+		if other {
+			others = append(others, r.Name)
+		}
+		return other
+	})
+	if len(others) == 0 {
+		return spec
+	}
+	s.aside = append(s.aside, fmt.Sprintf("its requests for other drivers (%s) are not considered here", strings.Join(others, ", ")))
+	names := func(requests []string) bool {
+		return slices.ContainsFunc(requests, func(r string) bool {
+			parent, _, _ := strings.Cut(r, "/")
+			return slices.Contains(others, parent)
+		})
+	}
+	spec.Devices.Constraints = slices.DeleteFunc(slices.Clone(spec.Devices.Constraints), func(c resourceapi.DeviceConstraint) bool {
+		return len(c.Requests) == 0 || names(c.Requests)
+	})
+	spec.Devices.Config = slices.DeleteFunc(slices.Clone(spec.Devices.Config), func(c resourceapi.DeviceClaimConfiguration) bool { return names(c.Requests) })
+	return spec
+}
+
+// resources notes whether the pod asks for the driver's devices by an extended resource.
+func (s *subject) resources() {
+	domain := strings.TrimPrefix(s.driver, "gpu.")
+	for _, all := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
+		for _, c := range all {
+			for name := range c.Resources.Limits {
+				s.ours = s.ours || strings.HasPrefix(string(name), domain+"/") || s.serves(name)
+			}
+		}
+	}
+}
+
+// serves reports whether a class of the driver serves an extended resource.
+func (s *subject) serves(name corev1.ResourceName) bool {
+	if class, ok := strings.CutPrefix(string(name), resourceapi.ResourceDeviceClassPrefix); ok {
+		return s.of(class)
+	}
+	return slices.ContainsFunc(s.classes, func(c *resourceapi.DeviceClass) bool {
+		return ptr.Deref(c.Spec.ExtendedResourceName, "") == string(name) && s.selects(c)
+	})
+}

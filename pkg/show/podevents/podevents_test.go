@@ -1,0 +1,529 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podevents
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/show/why/whytest"
+)
+
+// TestMain has errors of informers only logged: their other handler waits by a clock from before a bubble, whose time begins
+// in the year 2000.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// env is a cluster in memory. Its claims and slices are known at once, as from a controller.
+type env struct {
+	t testing.TB
+	*whytest.Fleet
+	client *fake.Clientset
+
+	mu sync.Mutex // Of the Claims.
+	// packed and byName, if set, are the slices and the claims.
+	packed []*pool.Slice
+	byName map[string]*resourceapi.ResourceClaim
+}
+
+func newEnv(t testing.TB, gpus int) *env {
+	t.Helper()
+	e := &env{t: t, Fleet: whytest.New(), client: fake.NewClientset()}
+	n, err := e.Add("n1", "hgx-h100", gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.create(n)
+	return e
+}
+
+func (e *env) Objects() (controller.Objects, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	packed, err := e.packed, error(nil)
+	if packed == nil {
+		packed, err = whytest.Pack(e.Slices)
+	}
+	if err != nil {
+		e.t.Error(err)
+	}
+	return controller.Objects{Slices: packed, Claims: slices.Clone(e.Claims), Classes: e.Classes}, true
+}
+
+func (e *env) Claim(namespace, name string) *resourceapi.ResourceClaim {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byName != nil {
+		return e.byName[name]
+	}
+	for _, c := range e.Claims {
+		if c.Namespace == namespace && c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// hold allocates GPUs of n1 for a pod of a namespace.
+func (e *env) hold(namespace, name string, gpus int64) {
+	e.t.Helper()
+	c := whytest.Claim(name, whytest.GPUs, gpus)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.Start(c, "n1") {
+		e.t.Fatalf("n1 has no %d free GPUs", gpus)
+	}
+	c.Namespace, c.CreationTimestamp = namespace, metav1.NewTime(time.Now().Add(-3*time.Hour))
+}
+
+func (e *env) release(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.Claims = slices.DeleteFunc(e.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == name })
+}
+
+func (e *env) create(objects ...runtime.Object) {
+	e.t.Helper()
+	for _, o := range objects {
+		if err := e.client.Tracker().Add(o); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// wait creates a pod that the scheduler cannot place, with a claim for GPUs.
+func (e *env) wait(name string, gpus int64, change ...func(*corev1.Pod, *resourceapi.ResourceClaim)) {
+	e.t.Helper()
+	c := whytest.Claim(name+"-gpu-x7k2p", whytest.GPUs, gpus)
+	p := whytest.Pod(name)
+	c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: p.UID, Controller: new(true)}}
+	c.UID = types.UID(c.Name)
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &c.Name}}
+	unschedulable(p, "0/1 nodes are available: 1 cannot allocate all claims.")
+	for _, f := range change {
+		f(p, c)
+	}
+	if len(p.Status.ResourceClaimStatuses) > 0 {
+		e.mu.Lock()
+		e.Claims = append(e.Claims, c)
+		e.mu.Unlock()
+	}
+	e.create(p)
+}
+
+func unschedulable(p *corev1.Pod, message string) {
+	now := metav1.NewTime(time.Now())
+	p.CreationTimestamp, p.Status.Phase = now, corev1.PodPending
+	p.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message, LastTransitionTime: now,
+	}}
+}
+
+// template creates the template of which claims could not be created.
+func (e *env) template() {
+	e.create(&resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "t"},
+		Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: whytest.Claim("x", whytest.GPUs, 1).Spec},
+	})
+}
+
+// keeper returns a Keeper.
+func (e *env) keeper(o Options) *Keeper {
+	o.Driver = slicetest.Driver
+	lists := map[schema.GroupVersionResource]string{}
+	for _, version := range read.RuleVersions {
+		lists[read.RuleResource(version)] = "DeviceTaintRuleList"
+	}
+	return New(e.client, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists), e, o)
+}
+
+// start runs a Keeper until stop is called.
+func (e *env) start(o Options) (k *Keeper, stop func()) {
+	k = e.keeper(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := k.Run(ctx); err != nil {
+			e.t.Error(err)
+		}
+	}()
+	return k, func() {
+		cancel()
+		<-done
+	}
+}
+
+// events returns the Events of this package.
+func (e *env) events() (out []corev1.Event) {
+	e.t.Helper()
+	list, err := e.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	for _, one := range list.Items {
+		if one.Reason == why.EventReason {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// only returns the one Event, and checks its text.
+func (e *env) only(texts ...string) corev1.Event {
+	e.t.Helper()
+	all := e.events()
+	if len(all) != 1 {
+		e.t.Fatalf("there are %d Events: %+v", len(all), all)
+	}
+	for _, text := range texts {
+		if !strings.Contains(all[0].Message, text) {
+			e.t.Errorf("the Event says %q, not %q", all[0].Message, text)
+		}
+	}
+	if !strings.HasPrefix(all[0].Message, prefix) || len(all[0].Message) > longest {
+		e.t.Errorf("the Event says %q", all[0].Message)
+	}
+	return all[0]
+}
+
+// written returns the number of writes of Events.
+func (e *env) written() (n int) {
+	for _, a := range e.client.Actions() {
+		if a.GetResource().Resource == "events" && slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
+			n++
+		}
+	}
+	return n
+}
+
+// pass lets time pass, of which a bubble has its own.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestKeeper_PodWaits_OneEventThatFollowsTheCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		e.hold(whytest.Namespace, "train-0", 2)
+		_, stop := e.start(Options{})
+		defer stop()
+		e.wait("p", 1)
+		pass(Patience - 3*time.Second)
+		if all := e.events(); len(all) != 0 {
+			t.Errorf("the pod has waited for less than %s, and has %+v", Patience, all)
+		}
+		pass(10 * time.Second)
+		first := e.only("GPUs: 0 of 1 nodes can allocate its devices. On 1 node: other claims hold the devices. This would help: "+
+			"claim team-a/train-0 (pod train-0, 3 h) must end", "`kubectl gpu why p -n team-a` shows more")
+		if about := first.InvolvedObject; about.Kind != "Pod" || about.UID != "p" || first.Count != 1 || first.Type != corev1.EventTypeWarning {
+			t.Errorf("the Event is %+v", first)
+		}
+		pass(20 * time.Minute)
+		if n := e.written(); n != 1 {
+			t.Errorf("the answer stayed, and there were %d writes", n)
+		}
+		pass(20 * time.Minute)
+		if again := e.only("train-0"); again.Count != 1 || again.LastTimestamp.Equal(&first.LastTimestamp) {
+			t.Errorf("an Event that the API server would remove is %+v", again)
+		}
+
+		e.release("train-0")
+		e.hold(whytest.Namespace, "train-1", 2)
+		pass(2 * time.Minute)
+		if changed := e.only("claim team-a/train-1 (pod train-1"); changed.Count != 2 || changed.FirstTimestamp.Unix() != first.FirstTimestamp.Unix() {
+			t.Errorf("the Event is %+v", changed)
+		}
+	})
+}
+
+func TestKeeper_Situation_SaysWhy(t *testing.T) {
+	quota := `resourceclaims "p-gpu-" is forbidden: exceeded quota: gpus, requested: count/resourceclaims.resource.k8s.io=1, used: 2, limited: 2`
+	for name, c := range map[string]struct {
+		options Options
+		prepare func(e *env)
+		// says are texts of the one Event. Without any there is no Event.
+		says, not []string
+	}{
+		"another namespace holds the GPUs": {prepare: func(e *env) {
+			e.hold("secret", "hidden", 2)
+			e.wait("p", 1)
+		}, says: []string{"a claim of another namespace must end (wait until it ends)"}, not: []string{"secret", "hidden"}},
+		"another namespace may be named": {options: Options{NameOthers: true}, prepare: func(e *env) {
+			e.hold("team-b", "train-0", 2)
+			e.wait("p", 1)
+		}, says: []string{"claim team-b/train-0 (pod train-0, 3 h) must end"}},
+		"both hold GPUs": {prepare: func(e *env) {
+			e.hold("secret", "hidden", 1)
+			e.hold(whytest.Namespace, "train-0", 1)
+			e.wait("p", 2)
+		}, says: []string{"claims team-a/train-0 (pod train-0, 3 h), 1 of other namespaces must end (wait until they end)"}, not: []string{"secret", "hidden"}},
+		"an extended resource": {prepare: func(e *env) {
+			e.hold(whytest.Namespace, "train-0", 2)
+			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+			p := whytest.Pod("p")
+			p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+				"cpu": resource.MustParse("1"), "nvidia.com/gpu": resource.MustParse("1"),
+			}}}}
+			unschedulable(p, "0/1 nodes are available: 1 cannot allocate all claims.")
+			e.create(p)
+		}, says: []string{"claim team-a/train-0 (pod train-0, 3 h) must end"}},
+		"a quota refuses the claim": {prepare: func(e *env) {
+			e.template()
+			e.wait("p", 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Status.ResourceClaimStatuses, p.Status.Conditions = nil, nil
+			})
+			e.create(&corev1.Event{
+				ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "refused"}, Reason: claimRefused,
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: whytest.Namespace, Name: "p", UID: "p"},
+				Message:        "PodResourceClaim gpu: create ResourceClaim: " + quota, LastTimestamp: metav1.NewTime(time.Now()),
+			})
+		}, says: []string{"A claim is missing", "exceeded quota: gpus, requested: count/resourceclaims", "end other pods or claims of the namespace"}},
+		"the template is missing": {prepare: func(e *env) {
+			e.wait("p", 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Status.ResourceClaimStatuses = nil
+				p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+			})
+		}, says: []string{"ResourceClaimTemplate t does not exist in namespace"}},
+		"CPU is missing": {prepare: func(e *env) {
+			e.wait("p", 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu. preemption: none"
+			})
+		}, says: []string{"Its devices are free on 1 node now. The scheduler also reports: 1 Insufficient cpu"}},
+		"free devices that the scheduler does not take": {prepare: func(e *env) { e.wait("p", 1) },
+			says: []string{"Its devices are free on 1 node now. The scheduler has not tried again since"}},
+		"a request for another driver": {prepare: func(e *env) {
+			e.hold(whytest.Namespace, "train-0", 2)
+			e.Classes = append(e.Classes, &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{Selectors: whytest.Selectors(`device.driver == "nic.example.com"`)},
+			})
+			e.wait("p", 1, func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+				c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, whytest.Claim("x", "nic", 1).Spec.Devices.Requests[0])
+				c.Spec.Devices.Requests[1].Name = "nic"
+			})
+		}, says: []string{"train-0", "Its requests for other drivers (nic) are not considered here"}},
+		"a constraint names the generated claim": {prepare: func(e *env) {
+			e.wait("p", 2, func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+				c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName("gpu.nvidia.com/uuid"))}}
+			})
+		}, says: []string{"claim gpu: drop the constraint on gpu.nvidia.com/uuid"}, not: []string{"x7k2p"}},
+		"only another driver": {prepare: func(e *env) {
+			e.Classes = append(e.Classes, &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{Selectors: whytest.Selectors(`device.driver == "nic.example.com"`)},
+			})
+			e.wait("p", 1, func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+				c.Spec.Devices.Requests[0].Exactly.DeviceClassName = "nic"
+			})
+		}},
+		"no devices": {prepare: func(e *env) {
+			p := whytest.Pod("p")
+			unschedulable(p, "0/1 nodes are available: 1 Insufficient cpu.")
+			e.create(p)
+		}},
+		"a scheduling gate": {prepare: func(e *env) {
+			e.wait("p", 9, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
+			})
+		}},
+		"a scheduled pod": {prepare: func(e *env) {
+			e.wait("p", 9, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.Spec.NodeName = "n1" })
+		}},
+		"a Job whose pods a quota refuses": {prepare: func(e *env) {
+			e.template()
+			e.create(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "train", UID: "job"}, Spec: batchv1.JobSpec{Template: podTemplate("t")}})
+			e.create(refusedPod("Job", "train", "job"))
+		}, says: []string{`GPUs: The API server refuses pods of this Job: pods "train-x" is forbidden: exceeded quota: pods. To start them, end other pods`}},
+		"a Job without devices whose pods a quota refuses": {prepare: func(e *env) {
+			e.create(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "train", UID: "job"}})
+			e.create(refusedPod("Job", "train", "job"))
+		}},
+		"a Deployment whose pods a quota refuses": {prepare: func(e *env) {
+			e.template()
+			e.create(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+				Namespace: whytest.Namespace, Name: "serve-1", UID: "replicas",
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "serve", UID: "deployment", Controller: new(true)}},
+			}, Spec: appsv1.ReplicaSetSpec{Template: podTemplate("t")}})
+			e.create(refusedPod("ReplicaSet", "serve-1", "replicas"))
+		}, says: []string{"GPUs: The API server refuses pods of this Deployment: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, 2)
+				c.prepare(e)
+				_, stop := e.start(c.options)
+				defer stop()
+				pass(3 * time.Minute)
+				if len(c.says) == 0 {
+					if all := e.events(); len(all) != 0 {
+						t.Errorf("the Events are %+v", all)
+					}
+					return
+				}
+				one := e.only(c.says...)
+				for _, text := range c.not {
+					if strings.Contains(one.Message, text) {
+						t.Errorf("the Event says %q", one.Message)
+					}
+				}
+				if n := e.written(); n != 1 {
+					t.Errorf("there were %d writes of Events", n)
+				}
+				t.Log(one.InvolvedObject.Kind, one.Message)
+			})
+		})
+	}
+}
+
+func podTemplate(claimTemplate string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &claimTemplate}}, Containers: []corev1.Container{{Name: "c"}},
+	}}
+}
+
+func refusedPod(kind, name string, uid types.UID) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "refused"}, Reason: podRefused, LastTimestamp: metav1.NewTime(time.Now()),
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: whytest.Namespace, Name: name, UID: uid},
+		Message:        fmt.Sprintf(`Error creating: pods %q is forbidden: exceeded quota: pods`, name+"-x"),
+	}
+}
+
+func TestKeeper_ManyAlikePods_AskedOnceAndWrittenSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 300
+		e := newEnv(t, 2)
+		e.hold(whytest.Namespace, "train-0", 2)
+		for i := range pods {
+			e.wait(fmt.Sprintf("p-%d", i), 1)
+		}
+		k, stop := e.start(Options{})
+		pass(Patience + 10*time.Second)
+		if n := e.written(); n < burst || n > burst+writes*12 {
+			t.Errorf("%d Events were written in 10 s", n)
+		}
+		pass(5 * time.Minute)
+		if n := e.written(); n != pods {
+			t.Errorf("%d writes for %d pods", n, pods)
+		}
+		stop()
+		if len(k.kinds) != 1 {
+			t.Errorf("alike pods have %d kinds", len(k.kinds))
+		}
+		for _, one := range e.events() {
+			if !strings.Contains(one.Message, "kubectl gpu why "+one.InvolvedObject.Name+" -n") {
+				t.Fatalf("the Event of pod %s says %q", one.InvolvedObject.Name, one.Message)
+			}
+		}
+	})
+}
+
+// TestKeeper_TenantWithManyKinds_OthersGetTheirTurn has a tenant whose pods all differ.
+func TestKeeper_TenantWithManyKinds_OthersGetTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		e.hold("other", "train-0", 2)
+		for i := range 200 {
+			e.wait(fmt.Sprintf("p-%03d", i), 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "n1", "x": fmt.Sprint(i)}
+			})
+		}
+		e.wait("single", 1, func(p *corev1.Pod, c *resourceapi.ResourceClaim) { p.Namespace, c.Namespace = "zeta", "zeta" })
+		k, stop := e.start(Options{})
+		pass(Patience)
+		for len(e.events()) < 5 {
+			pass(time.Second)
+		}
+		stop()
+		if !slices.ContainsFunc(e.events(), func(one corev1.Event) bool { return one.Namespace == "zeta" }) {
+			t.Errorf("of %d kinds, %d Events are of one tenant alone", len(k.kinds), len(e.events()))
+		}
+	})
+}
+
+func TestKeeper_NewLeader_KeepsTheEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		e.hold(whytest.Namespace, "train-0", 2)
+		e.wait("p", 1)
+		_, stop := e.start(Options{})
+		pass(time.Minute)
+		stop()
+		first := e.only("train-0")
+		e.client.ClearActions()
+		_, stop = e.start(Options{})
+		pass(5 * time.Minute)
+		e.release("train-0")
+		e.hold(whytest.Namespace, "train-1", 2)
+		pass(5 * time.Minute)
+		stop()
+		if changed := e.only("train-1"); changed.Count != 2 || changed.Name != first.Name {
+			t.Errorf("the Event is %+v", changed)
+		}
+	})
+}
+
+func TestKeeper_PodsComeAndGo_MapsStaySmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		e.hold(whytest.Namespace, "train-0", 2)
+		k, stop := e.start(Options{})
+		for i := range 30 {
+			name := fmt.Sprint("p-", i)
+			e.wait(name, 1, func(p *corev1.Pod, c *resourceapi.ResourceClaim) {
+				p.Namespace, c.Namespace = fmt.Sprint("ns-", i), fmt.Sprint("ns-", i)
+			})
+			pass(time.Minute)
+			if err := e.client.CoreV1().Pods(fmt.Sprint("ns-", i)).Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			e.release(name + "-gpu-x7k2p")
+		}
+		pass(time.Minute)
+		stop()
+		if n := len(k.kinds) + len(k.keys) + len(k.owners) + len(k.written) + len(k.asked) + len(k.wrote) + len(k.templates); n != 0 || len(e.events()) != 30 {
+			t.Errorf("%d entries are left after %d Events: %+v", n, len(e.events()), k)
+		}
+	})
+}
+
+func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {
+	for _, text := range []string{"", "a", strings.Repeat("é", 3000), "\x1b[2J\n\xff" + strings.Repeat("a€", 600)} {
+		for _, tail := range []string{"", ". `kubectl gpu why x` shows more"} {
+			got := bounded(text, tail)
+			if len(got) > longest || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\n") || !strings.HasPrefix(got, prefix) || !strings.HasSuffix(got, tail) {
+				t.Errorf("%.20q becomes %d bytes: %q", text, len(got), got)
+			}
+		}
+	}
+}

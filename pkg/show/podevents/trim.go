@@ -1,0 +1,118 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podevents
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps the
+// name.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
+	spec := trimSpec(&pod.Spec)
+	if !asks(&spec) {
+		return out, nil
+	}
+	out.CreationTimestamp, out.DeletionTimestamp, out.Spec = pod.CreationTimestamp, pod.DeletionTimestamp, spec
+	out.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			out.Status.Conditions = append(out.Status.Conditions, c)
+		}
+	}
+	return out, nil
+}
+
+func trimSpec(in *corev1.PodSpec) corev1.PodSpec {
+	out := corev1.PodSpec{
+		NodeName: in.NodeName, NodeSelector: in.NodeSelector, Tolerations: in.Tolerations, SchedulingGates: in.SchedulingGates, ResourceClaims: in.ResourceClaims,
+		InitContainers: trimContainers(in.InitContainers), Containers: trimContainers(in.Containers),
+	}
+	if in.Affinity != nil && in.Affinity.NodeAffinity != nil {
+		out.Affinity = &corev1.Affinity{NodeAffinity: in.Affinity.NodeAffinity}
+	}
+	return out
+}
+
+func trimContainers(in []corev1.Container) (out []corev1.Container) {
+	for _, c := range in {
+		one := corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Claims: c.Resources.Claims}}
+		for name, n := range c.Resources.Limits {
+			if device(name) {
+				if one.Resources.Limits == nil {
+					one.Resources.Limits = corev1.ResourceList{}
+				}
+				one.Resources.Limits[name] = n
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// device reports whether a resource can be served by a DeviceClass.
+func device(name corev1.ResourceName) bool {
+	domain, _, ok := strings.Cut(string(name), "/")
+	return ok && (!strings.HasSuffix(domain, "kubernetes.io") || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
+}
+
+// asks reports whether a trimmed pod has claims or resources that devices could serve.
+func asks(spec *corev1.PodSpec) bool {
+	if len(spec.ResourceClaims) > 0 {
+		return true
+	}
+	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for _, c := range all {
+			if len(c.Resources.Limits) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// trimNode keeps the parts of a node that decide whether a pod can use it.
+func trimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	out := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+	}
+	for name, n := range node.Status.Allocatable {
+		if device(name) && !n.IsZero() {
+			if out.Status.Allocatable == nil {
+				out.Status.Allocatable = corev1.ResourceList{}
+			}
+			out.Status.Allocatable[name] = n
+		}
+	}
+	return out, nil
+}
+
+// trimEvent keeps the object, the message and the times of an Event.
+func trimEvent(object any) (any, error) {
+	e, ok := object.(*corev1.Event)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, ResourceVersion: e.ResourceVersion, CreationTimestamp: e.CreationTimestamp},
+		InvolvedObject: corev1.ObjectReference{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
+		Reason:         e.Reason, Message: e.Message, LastTimestamp: e.LastTimestamp, EventTime: e.EventTime,
+	}, nil
+}
