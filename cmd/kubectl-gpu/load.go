@@ -37,6 +37,8 @@ type objects struct {
 	view.Diagnosis
 	// OtherSlices counts the slices of other drivers, by driver.
 	OtherSlices map[string]int
+	// SeenRules is false if the user may not list DeviceTaintRules.
+	SeenRules bool
 	// Unseen says in a sentence each what could not be read.
 	Unseen []string
 
@@ -95,6 +97,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		return nil, err
 	}
 	l.out.SeenClaims, l.out.SeenClasses = !l.forbidden["ResourceClaims"], !l.forbidden["DeviceClasses"]
+	l.out.SeenRules = !l.forbidden["DeviceTaintRules"]
 	l.out.SeenNodes, l.out.SeenPods = !l.forbidden["Nodes"], !l.forbidden["Pods"]
 	for _, text := range l.out.Unseen {
 		fmt.Fprintln(f.ErrOut, "note: "+text)

@@ -227,6 +227,7 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 	pods, err := g.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
 	switch {
 	case apierrors.IsForbidden(err):
+		g.cluster.Unread.Pods = true
 		return why.Subject{Claim: claim}, nil
 	case err != nil:
 		return why.Subject{}, fmt.Errorf("list pods: %w", err)
@@ -245,11 +246,12 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 	return why.Subject{Claim: claim}, nil
 }
 
-// events reads the warnings about a pod. Without the right the answer lacks them.
+// events reads the warnings about a pod. Without the right the answer says so.
 func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 	selector := fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()
 	list, err := g.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		g.cluster.Unread.Events = true
 		return nil
 	}
 	if err != nil {
@@ -266,6 +268,8 @@ func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects 
 	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
 	g.cluster.ServerVersion, g.cluster.ServerVersionError = serverVersion(ctx, g.client)
+	unread := &g.cluster.Unread
+	unread.Classes, unread.Claims, unread.Rules = !o.SeenClasses, !o.SeenClaims, !o.SeenRules
 	m.AddTo(g.cluster)
 	for _, s := range subjects {
 		if s.Pod == nil {
@@ -302,6 +306,8 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 			t, err := g.client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, *r.ResourceClaimTemplateName, metav1.GetOptions{})
 			if err == nil {
 				g.cluster.Templates = append(g.cluster.Templates, t)
+			} else if apierrors.IsForbidden(err) {
+				g.cluster.Unread.Templates = true
 			} else if !apierrors.IsNotFound(err) {
 				return fmt.Errorf("read ResourceClaimTemplate %s: %w", *r.ResourceClaimTemplateName, err)
 			}

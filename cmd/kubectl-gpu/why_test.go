@@ -33,7 +33,9 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nv
 `
 )
 
-func TestWhy_Subjects_AreExplained(t *testing.T) {
+// newWhyEnv returns a cluster of which claims of another namespace hold both GPUs, and a pod that wants one.
+func newWhyEnv(t *testing.T) *env {
+	t.Helper()
 	e := start(t, map[string]string{"n1": "hgx-h100"},
 		claim("team-b", "a", device("n1", "gpu-0000-1b-00-0")), claim("team-b", "b", device("n1", "gpu-0000-43-00-0")))
 	e.lists["/apis/resource.k8s.io/v1/deviceclasses"] = map[string]any{
@@ -54,6 +56,42 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 	pod := corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p", UID: "p"}}
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &want.Name}}
 	e.lists["/api/v1/namespaces/team-a/pods/p"] = pod
+	return e
+}
+
+// TestWhy_RightMissing_SaysWhatWasNotRead has a user who may not read some objects.
+func TestWhy_RightMissing_SaysWhatWasNotRead(t *testing.T) {
+	template := corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t", UID: "t"}}
+	template.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("one")}}
+	for name, c := range map[string]struct {
+		forbidden, subject, out string
+	}{
+		"classes":   {classesPath, "p", "pod team-a/p: undecided, because DeviceClasses could not be read."},
+		"claims":    {claimsPath, "p", "pod team-a/p fits on n1 now, unless claims that could not be read hold the devices."},
+		"nodes":     {nodesPath, "p", "note: nodes could not be read, so their taints, cordons and labels are not considered"},
+		"events":    {"/api/v1/namespaces/team-a/events", "p", "note: the pod's Events could not be read"},
+		"rules":     {rulesPath, "p", "note: DeviceTaintRules could not be read, so their taints are not considered"},
+		"templates": {"/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaimtemplates/one", "t", "pod team-a/t: undecided, because ResourceClaimTemplate one could not be read."},
+		"pods":      {"/api/v1/namespaces/team-a/pods", "claim/want", "note: pods could not be read, so the answer is for a claim without its pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newWhyEnv(t)
+			e.lists["/api/v1/namespaces/team-a/pods/t"] = template
+			e.lists["/api/v1/namespaces/team-a/events"] = map[string]any{"kind": "EventList", "apiVersion": "v1", "items": []any{}}
+			e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"] = map[string]any{
+				"kind": "ResourceClaimList", "apiVersion": "resource.k8s.io/v1", "items": []any{e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/want"]},
+			}
+			e.forbidden[c.forbidden] = true
+			code, out, errOut := e.kubectl("why", c.subject)
+			if code != 0 || !strings.Contains(out, c.out) {
+				t.Errorf("exit code %d, stdout:\n%s\nstderr:\n%s", code, out, errOut)
+			}
+		})
+	}
+}
+
+func TestWhy_Subjects_AreExplained(t *testing.T) {
+	e := newWhyEnv(t)
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)

@@ -5,8 +5,11 @@ package admission
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -246,6 +249,36 @@ func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown 
 		kind = "capacity"
 	}
 	r.warn("%s: no device has the %s %s%s", where, kind, shown, v.instead(n))
+}
+
+// Correct returns a selector with names of attributes and capacities of the driver corrected that no device has, and says
+// which. Without such a name the change is empty.
+func (v *ClusterView) Correct(expression string) (corrected, change string) {
+	corrected = expression
+	var changes []string
+	for _, n := range v.Read(expression).Names {
+		known := v.known(n.Capacity)
+		written, want := n.ID, ""
+		switch {
+		case n.Domain == v.driver && !v.names.Has(n):
+			want = nearest(n.ID, slices.Sorted(maps.Keys(known)))
+			if known[want] != want {
+				continue // It is in another domain.
+			}
+		case n.Domain != v.driver && known[n.ID] == n.ID && strings.HasSuffix(v.driver, n.Domain):
+			written, want = strconv.Quote(n.Domain), strconv.Quote(v.driver)
+		}
+		if want == "" {
+			continue
+		}
+		place, err := regexp.Compile(`(^|[^A-Za-z0-9_])` + regexp.QuoteMeta(written) + `($|[^A-Za-z0-9_])`)
+		if err != nil || !place.MatchString(corrected) {
+			continue
+		}
+		corrected = place.ReplaceAllString(corrected, "${1}"+strings.ReplaceAll(want, "$", "$$")+"${2}")
+		changes = append(changes, fmt.Sprintf("write %s instead of %s", want, written))
+	}
+	return corrected, strings.Join(changes, ", ")
 }
 
 // instead suggests a name that a device of the cluster has, in any domain.

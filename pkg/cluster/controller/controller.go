@@ -112,7 +112,7 @@ func (c *Controller) ClusterView() *admission.ClusterView { return c.view.curren
 
 // Objects are the objects that a leader knows. They are shared: callers only read them.
 type Objects struct {
-	// Slices are those of this driver.
+	// Slices has the slices of this driver only.
 	Slices []*pool.Slice
 	// Claims lack what trimWaiting removes.
 	Claims  []*resourceapi.ResourceClaim

@@ -210,7 +210,7 @@ type template struct {
 // rules are the DeviceTaintRules at a time.
 type rules struct {
 	all    []*resourceapi.DeviceTaintRule
-	unread string
+	unread bool
 	at     time.Time
 }
 
@@ -296,10 +296,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 	}
 	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
 	rules := k.taintRules(ctx, now)
-	c.Rules = rules.all
-	if rules.unread != "" {
-		about.aside = append(about.aside, rules.unread)
-	}
+	c.Rules, c.Unread.Rules = rules.all, rules.unread
 	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}
 	if k.o.NameOthers {
 		o.Reader = ""
@@ -331,7 +328,7 @@ func (k *Keeper) taintRules(ctx context.Context, now time.Time) rules {
 	k.rules = rules{at: now}
 	all, _, err := read.TaintRules(ctx, k.dynamic)
 	if err != nil {
-		k.rules.unread = "DeviceTaintRules could not be read, and are not considered"
+		k.rules.unread = true
 		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
 	}
 	for i := range all {

@@ -6,6 +6,7 @@ package podevents
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -50,7 +51,11 @@ func explain(a why.Answer, aside []string) string {
 	if n := len(a.Reasons) - mostReasons; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d other reasons", n))
 	}
-	parts = append(parts, a.Notes[:min(len(a.Notes), mostNotes)]...)
+	notes := a.Notes
+	if a.Result != why.Fits { // Else such a fault can be the reason.
+		notes = slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return strings.HasPrefix(n, why.FaultNote) })
+	}
+	parts = append(parts, notes[:min(len(notes), mostNotes)]...)
 	if len(a.Cures) > 0 {
 		var cures []string
 		lead := "this would help: "

@@ -82,7 +82,16 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 		}
 	}
 	if len(w.missing) > 0 {
-		a.wait("a claim is missing", w.missing...)
+		text := "a claim is missing"
+		if len(w.unserved) > 0 && len(w.missing) <= len(w.unserved) {
+			text = "nothing serves its resources"
+		}
+		a.wait(text, w.missing...)
+		return true
+	}
+	if len(w.unread) > 0 {
+		a.Result = Undecided
+		a.Summary = fmt.Sprintf("%s: undecided, because %s could not be read.", a.Subject, ask.List(w.unread))
 		return true
 	}
 	for _, claim := range w.allocated {
@@ -124,7 +133,7 @@ func allocation(claim *resourceapi.ResourceClaim) string {
 }
 
 // conclude sets the result from the results of the shapes that the pod can use.
-func (a *Answer) conclude(nodes int, shapes []*shape) {
+func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
 	var undecided []string
 	text := ""
 	for _, s := range shapes {
@@ -140,10 +149,13 @@ func (a *Answer) conclude(nodes int, shapes []*shape) {
 	slices.Sort(a.Fits)
 	switch {
 	case text != "":
-		a.wait("the scheduler gives up", Reason{Text: text})
+		a.wait("the scheduler gives up", Reason{Text: failure(text)})
 		a.Fits = nil
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
+		if unread.Claims {
+			a.Summary = fmt.Sprintf("%s fits on %s now, unless claims that could not be read hold the devices.", a.Subject, ask.List(a.Fits))
+		}
 		if len(undecided) > 0 {
 			slices.Sort(undecided)
 			a.Reasons = append(a.Reasons, Reason{Text: causeUndecided, Nodes: undecided})
@@ -155,6 +167,29 @@ func (a *Answer) conclude(nodes int, shapes []*shape) {
 	default:
 		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
 	}
+}
+
+// failure explains an error of the allocator. The error of a selector that reads a missing attribute advises the author of
+// the selector in terms of CEL.
+func failure(text string) string {
+	_, after, found := strings.Cut(text, "no such key: ")
+	if !found {
+		return text
+	}
+	key, _, _ := strings.Cut(after, ".")
+	if strings.HasPrefix(after, "gpu.nvidia.com") || strings.Count(after, ".") > 1 {
+		key, _, _ = strings.Cut(after, ". ")
+	}
+	before, _, _ := strings.Cut(text, ": CEL runtime error")
+	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads it fails", before, key)
+}
+
+// reconsider qualifies an answer that devices are free, if the scheduler reports reasons besides devices.
+func (a *Answer) reconsider(others []Reason) {
+	if a.Result == Fits && len(others) > 0 {
+		a.Summary = fmt.Sprintf("%s: its devices are free on %s, but the scheduler reports other reasons.", a.Subject, ask.List(a.Fits))
+	}
+	a.Reasons = append(a.Reasons, others...)
 }
 
 // addExcluded adds the nodes that the pod cannot use, with the exclusions first that keep it from free devices.

@@ -55,23 +55,38 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	a.Server, _ = schedulerfault.Parse(c.ServerVersion) // Without a version, judged says so.
 	answer := Answer{Subject: s.String()}
 	w := c.claims(s, o.Now)
+	a.serve(c, &w)
 	answer.Notes = w.notes
+	if s.Pod != nil && c.Unread.Events {
+		answer.note("the pod's Events could not be read, so refused claims and failures of its node are not considered")
+	}
 	if answer.settle(c, s, w) {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
 		return answer
 	}
-	if reasons := a.invalid(w.waiting); len(reasons) > 0 {
+	if c.Unread.Classes {
+		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because DeviceClasses could not be read."
+		return answer
+	}
+	if reasons := a.invalid(c, w.waiting); len(reasons) > 0 {
 		answer.wait("the scheduler does not look at any node", reasons...)
-		a.review(ctx, &answer, nil, w.waiting)
+		// The classes that are missing are explained above.
+		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool { return !a.missesProfile(claim) }) {
+			a.review(ctx, &answer, a.view(nil), w.waiting)
+		}
 		return answer
 	}
 	answer.judged(c)
-	byNode := map[string][]*pool.Slice{}
-	for _, slice := range c.Slices {
-		if slice.Shape != nil && slice.Shape.Spec.Driver == a.Driver {
-			byNode[slice.Node] = append(byNode[slice.Node], slice)
-		}
+	if s.Pod == nil && c.Unread.Pods {
+		answer.note("pods could not be read, so the answer is for a claim without its pod")
 	}
+	if c.Nodes == nil {
+		answer.note("nodes could not be read, so their taints, cordons and labels are not considered")
+	}
+	if c.Unread.Rules {
+		answer.note("DeviceTaintRules could not be read, so their taints are not considered")
+	}
+	byNode := a.byNode(c)
 	a.samples.LearnAll(byNode)
 	question := a.Question(w.waiting, c.Rules)
 	var open, closed []*ask.Node
@@ -89,13 +104,18 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
-	answer.conclude(len(open)+len(closed), shapes)
-	if answer.Result != Fits && !slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal }) {
-		a.explain(ctx, &answer, shapes, w.waiting)
+	answer.conclude(len(open)+len(closed), shapes, c.Unread)
+	view := a.view(shapes)
+	switch {
+	case answer.Result == Fits:
+	case slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal }):
+		answer.Cures = a.relax(ctx, shapes[:min(len(shapes), a.most(searched))], a.corrections(view, w.waiting), a.now)
+	default:
+		a.explain(ctx, c, &answer, view, shapes, w.waiting)
 	}
 	answer.addExcluded(others, excludedBy)
-	answer.Reasons = append(answer.Reasons, otherReasons("the scheduler also reports: ", s.Pod, c.Events)...)
-	a.review(ctx, &answer, shapes, w.waiting)
+	answer.reconsider(otherReasons("the scheduler also reports: ", s.Pod, c.Events))
+	a.review(ctx, &answer, view, w.waiting)
 	if o.Devices {
 		for _, one := range slices.Concat(shapes, others) {
 			answer.Devices = append(answer.Devices, a.Obstacles(ctx, one.Node, w.waiting)...)
@@ -105,10 +125,17 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 }
 
 // invalid says which requests the scheduler refuses for all nodes.
-func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
+func (a *asker) invalid(cluster *Cluster, claims []*resourceapi.ResourceClaim) (out []Reason) {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
-			if q.Class == nil {
+			profile, partition := a.profileOf(q.DeviceClassName)
+			lacks := ""
+			if q.Class == nil && partition {
+				lacks = a.lacksProfile(cluster, profile)
+			}
+			if lacks != "" {
+				out = append(out, Reason{Text: fmt.Sprintf("request %s: %s, so there is no DeviceClass %s", q.Name, lacks, q.DeviceClassName)})
+			} else if q.Class == nil {
 				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
 			}
 			for _, s := range q.Selectors {
@@ -180,10 +207,19 @@ func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.Res
 }
 
 // explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
-func (a *asker) explain(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
+func (a *asker) explain(
+	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape, claims []*resourceapi.ResourceClaim,
+) {
+	answer.Reasons = append(answer.Reasons, a.absent(c, claims)...)
+	gone := a.gone(c)
+
 	tolerant := withTolerations(claims, nil)
 	texts := make([]string, len(shapes))
-	ask.Each(len(shapes), func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
+	ask.Each(len(shapes), func(i int) {
+		if texts[i] = a.cause(ctx, shapes[i], claims, tolerant); texts[i] == causeNone && gone[shapes[i].Name] {
+			texts[i] = causeGone
+		}
+	})
 	nodes := map[string][]string{}
 	for i, s := range shapes {
 		nodes[texts[i]] = append(nodes[texts[i]], s.Names...)
@@ -199,12 +235,13 @@ func (a *asker) explain(ctx context.Context, answer *Answer, shapes []*shape, cl
 			held = append(held, s)
 		}
 	}
-	answer.Cures = a.cures(ctx, shapes, held, claims)
+	answer.Cures = a.cures(ctx, view, shapes, held, claims)
 }
 
 // The causes for which a node cannot allocate claims.
 const (
 	causeNone      = "publishes no devices"
+	causeGone      = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does not run"
 	causeHeld      = "other claims hold the devices"
 	causeTaint     = "a device taint that the claim does not tolerate"
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
@@ -289,8 +326,8 @@ func (s *shape) tainted() bool {
 	})
 }
 
-// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
-func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
+// view returns the view of the admission webhook, of the shapes' devices.
+func (a *asker) view(shapes []*shape) *admission.ClusterView {
 	seen := sets.New[uint64]()
 	var pools []pool.Pool
 	onDemand := false
@@ -310,6 +347,11 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 	}
 	view := admission.NewClusterView(a.Driver, a.Asker, pools)
 	view.Timeout, view.OnDemand = a.Limit, onDemand
+	return view
+}
+
+// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
+func (a *asker) review(ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim) {
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {

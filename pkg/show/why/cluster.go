@@ -28,6 +28,16 @@ type Cluster struct {
 	// it could not be read.
 	ServerVersion      string
 	ServerVersionError error
+	// Unread says which objects could not be read, for example without the right. An answer then does not take them for
+	// absent.
+	Unread Unread
+}
+
+// Unread are kinds of objects that could not be read, or not in all namespaces.
+type Unread struct {
+	Classes, Claims, Templates, Events, Rules bool
+	// Pods means that the pods of a claim could not be read.
+	Pods bool
 }
 
 // Options configure an Ask.

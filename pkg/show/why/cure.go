@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -60,7 +61,7 @@ func (s *shape) everyone() sets.Set[types.NamespacedName] {
 }
 
 // cures returns the smallest changes that help: claims that end on the held shapes, and changes of the claims on any.
-func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*resourceapi.ResourceClaim) []Cure {
+func (a *asker) cures(ctx context.Context, view *admission.ClusterView, shapes, held []*shape, claims []*resourceapi.ResourceClaim) []Cure {
 	var usable []*shape
 	for _, s := range shapes {
 		if s.Devices > 0 && s.result != ask.Unknown {
@@ -69,7 +70,7 @@ func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*reso
 	}
 	usable = usable[:min(len(usable), a.most(searched))]
 	out := a.releases(ctx, held, claims)
-	changes := a.relaxations(usable, claims)
+	changes := append(a.corrections(view, claims), a.relaxations(usable, claims)...)
 	out = append(out, a.relax(ctx, usable, changes, a.now)...)
 	if len(out) == 0 {
 		changes = slices.DeleteFunc(changes, func(r relaxation) bool { return strings.HasPrefix(r.group, "class ") })
@@ -241,6 +242,27 @@ func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation
 		used[changes[i].group] = changes[i].group != ""
 		slices.Sort(c.Nodes)
 		out = append(out, *c)
+	}
+	return out
+}
+
+// corrections returns the claims with misspelled names of attributes corrected, a selector at a time.
+func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.ResourceClaim) (out []relaxation) {
+	for i, c := range claims {
+		for j, q := range c.Spec.Devices.Requests {
+			if q.Exactly == nil {
+				continue
+			}
+			for k, s := range q.Exactly.Selectors {
+				corrected, change := view.Correct(s.CEL.Expression)
+				if change == "" {
+					continue
+				}
+				changed := copies(claims)
+				changed[i].Spec.Devices.Requests[j].Exactly.Selectors[k].CEL.Expression = corrected
+				out = append(out, relaxation{text: fmt.Sprintf("request %s: %s", q.Name, change), claims: changed, group: "selector"})
+			}
+		}
 	}
 	return out
 }

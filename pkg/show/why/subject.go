@@ -48,6 +48,10 @@ type wanted struct {
 	waiting, allocated []*resourceapi.ResourceClaim
 	// missing says what the scheduler waits for before it looks at devices.
 	missing []Reason
+	// unread are the names of objects that could not be read, so that the claims are not known.
+	unread []string
+	// unserved are the extended resources of this vendor that no class serves.
+	unserved []corev1.ResourceName
 	// extended are the extended resources that a device class serves.
 	extended []corev1.ResourceName
 	notes    []string
@@ -101,6 +105,10 @@ func (c *Cluster) claims(s Subject, now time.Time) wanted {
 			}
 		}
 		template := templates[in(*ref.ResourceClaimTemplateName)]
+		if template == nil && c.Unread.Templates {
+			w.unread = append(w.unread, "ResourceClaimTemplate "+*ref.ResourceClaimTemplateName)
+			continue
+		}
 		if template == nil {
 			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
 			continue
@@ -122,7 +130,49 @@ func (c *Cluster) claims(s Subject, now time.Time) wanted {
 		extended = w.extendedClaim(c, s.Pod)
 	}
 	w.add(extended)
+	w.unnamed(s.Pod)
 	return w
+}
+
+// unnamed notes the claims that no container names: they are allocated, and no container gets their devices.
+func (w *wanted) unnamed(pod *corev1.Pod) {
+	for _, ref := range pod.Spec.ResourceClaims {
+		named := false
+		for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			named = named || slices.ContainsFunc(one.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == ref.Name })
+		}
+		if containers := len(pod.Spec.InitContainers) + len(pod.Spec.Containers); !named && containers > 0 {
+			w.notes = append(w.notes, fmt.Sprintf("no container names %s in resources.claims, so none gets its devices", ref.Name))
+		}
+	}
+}
+
+// serve explains the extended resources that no class serves. A device plugin can serve them.
+func (a *asker) serve(c *Cluster, w *wanted) {
+	for _, name := range w.unserved {
+		plugin := c.Nodes == nil || slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+			if n == nil {
+				return false
+			}
+			q := n.Status.Allocatable[name]
+			return !q.IsZero()
+		})
+		profile, partition := strings.CutPrefix(string(name), "nvidia.com/mig-")
+		lacks := ""
+		if partition {
+			lacks = a.lacksProfile(c, profile)
+		}
+		switch {
+		case c.Unread.Classes:
+			w.unread = append(w.unread, "the DeviceClasses")
+		case plugin:
+			w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
+		case lacks != "":
+			w.missing = append(w.missing, Reason{Text: fmt.Sprintf("%s, so nothing serves %s", lacks, name)})
+		default:
+			w.miss("no DeviceClass has the extendedResourceName %s, and no node has a device plugin for it", name)
+		}
+	}
 }
 
 // creationFailed is the reason of the Events of kube-controller-manager about claims that it cannot create.
@@ -196,7 +246,7 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 		class := resolver.GetDeviceClass(name)
 		if class == nil {
 			if strings.HasPrefix(string(name), "nvidia.com/") {
-				w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
+				w.unserved = append(w.unserved, name)
 			}
 			continue
 		}

@@ -10,6 +10,9 @@ import (
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 )
 
+// FaultNote begins notes about known faults of the cluster's scheduler.
+const FaultNote = "the scheduler of Kubernetes "
+
 // judged says by which versions the answer is judged, and which known faults the cluster's scheduler has. Its decisions
 // can differ from the answer because of them.
 func (a *Answer) judged(c *Cluster) {
@@ -23,7 +26,7 @@ func (a *Answer) judged(c *Cluster) {
 		a.note("%v, so known faults of the scheduler were not considered", err)
 	default:
 		for _, f := range schedulerfault.Of(version, served(c.Slices)) {
-			a.note("the scheduler of Kubernetes %s can decide otherwise: %s; to end that, %s", version, f.Text, f.Remedy())
+			a.note(FaultNote+"%s can decide otherwise: %s; to end that, %s", version, f.Text, f.Remedy())
 		}
 	}
 }

@@ -290,9 +290,9 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			p := extended(e)
 			e.Classes[0].Spec.ExtendedResourceName = nil
 			return why.Subject{Pod: p}
-		}, why.Settled, []string{
-			"pod team-a/extended asks for no device through DRA.",
-			"  note: No DeviceClass has the extendedResourceName nvidia.com/gpu, so only a device plugin can serve it.",
+		}, why.Waits, []string{
+			"pod team-a/extended waits: nothing serves its resources.",
+			"  - no DeviceClass has the extendedResourceName nvidia.com/gpu, and no node has a device plugin for it",
 		}},
 		"an extended resource of a device plugin": {func(e *env) why.Subject {
 			e.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}

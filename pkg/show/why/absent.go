@@ -1,0 +1,133 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// profileOf returns the MIG profile in the name of a class, and false for other names.
+func (a *asker) profileOf(class string) (string, bool) {
+	profile, isMIG := strings.CutPrefix(class, "mig-")
+	profile, ours := strings.CutSuffix(profile, "."+strings.TrimPrefix(a.Driver, "gpu."))
+	return profile, isMIG && ours
+}
+
+// missesProfile reports whether a claim names a class of a MIG profile that does not exist.
+func (a *asker) missesProfile(claim *resourceapi.ResourceClaim) bool {
+	for _, q := range a.Requests(claim.Spec.Devices) {
+		if _, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lacksProfile says that no GPU of the cluster has a MIG profile. It is empty if one has it, or if no GPU is known.
+func (a *asker) lacksProfile(c *Cluster, profile string) string {
+	byNode := a.byNode(c)
+	if len(byNode) == 0 {
+		return ""
+	}
+	a.samples.LearnAll(byNode)
+	var pools []pool.Pool
+	capable := false
+	for _, all := range byNode {
+		p := a.samples.Add(pool.Of(all))
+		pools = append(pools, p)
+		for d := range p.Devices() {
+			capable = capable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
+		}
+	}
+	var profiles []string
+	for kind := range pool.Publishers(pools) {
+		if kind.Type == gpu.KindMIG && !slices.Contains(profiles, kind.Profile) {
+			profiles = append(profiles, kind.Profile)
+		}
+	}
+	slices.Sort(profiles)
+	switch {
+	case slices.ContainsFunc(profiles, func(known string) bool { return known == profile || strings.ReplaceAll(known, "+", ".") == profile }):
+		return ""
+	case len(profiles) == 0 && !capable:
+		return "no GPU of the cluster has MIG"
+	case len(profiles) == 0:
+		return "no node publishes partitions, though GPUs have MIG (chart value publish)"
+	}
+	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s)", profile, strings.Join(profiles, ", "))
+}
+
+// byNode returns the driver's slices of each node.
+func (a *asker) byNode(c *Cluster) map[string][]*pool.Slice {
+	out := map[string][]*pool.Slice{}
+	for _, slice := range c.Slices {
+		if slice.Shape != nil && slice.Shape.Spec.Driver == a.Driver {
+			out[slice.Node] = append(out[slice.Node], slice)
+		}
+	}
+	return out
+}
+
+// absent says which drivers of the requests publish nothing in the cluster.
+func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []Reason) {
+	published := sets.New[string]()
+	for _, s := range c.Slices {
+		if s.Shape != nil && len(s.Shape.Spec.Devices) > 0 {
+			published.Insert(s.Shape.Spec.Driver)
+		}
+	}
+	for _, claim := range claims {
+		for _, q := range a.Requests(claim.Spec.Devices) {
+			driver, profiles := "", []string(nil)
+			for _, e := range q.Expressions() {
+				r := a.Read(e)
+				driver = cmp.Or(driver, r.Driver)
+				profiles = append(profiles, r.Required[selector.Name{Domain: a.Driver, ID: "profile"}]...)
+			}
+			lacks := ""
+			if len(profiles) == 1 {
+				lacks = a.lacksProfile(c, profiles[0])
+			}
+			switch {
+			case driver == a.Driver && lacks != "":
+				out = append(out, Reason{Text: fmt.Sprintf("request %s: %s", q.Name, lacks)})
+			case driver == "" || published.Has(driver):
+			case driver == a.Driver:
+				out = append(out, Reason{Text: fmt.Sprintf("no node publishes devices of %s, so the requests could not be compared with any", driver)})
+			default:
+				out = append(out, Reason{Text: fmt.Sprintf("request %s: the driver %s publishes no devices in this cluster", q.Name, driver)})
+			}
+		}
+	}
+	return slices.CompactFunc(out, func(a, b Reason) bool { return a.Text == b.Text })
+}
+
+// gone returns the nodes that publish nothing, though claims have devices of them.
+func (a *asker) gone(c *Cluster) map[string]bool {
+	out := map[string]bool{}
+	byNode := a.byNode(c)
+	for _, claim := range c.Claims {
+		if claim == nil || claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			// The names of pools begin with their node.
+			if node, _, _ := strings.Cut(r.Pool, "/"); r.Driver == a.Driver && len(byNode[node]) == 0 {
+				out[node] = true
+			}
+		}
+	}
+	return out
+}
