@@ -4,6 +4,7 @@
 package why_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -14,6 +15,44 @@ import (
 
 	"gpu-dra-driver/pkg/show/why"
 )
+
+// TestAsk_AskedForTooMuch_CureIsTheSmallestChange has a cluster of two H100, of 79.6Gi each.
+func TestAsk_AskedForTooMuch_CureIsTheSmallestChange(t *testing.T) {
+	memory := func(amount string) func(*resourceapi.ExactDeviceRequest) {
+		return func(q *resourceapi.ExactDeviceRequest) {
+			q.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(amount)}}
+		}
+	}
+	for name, c := range map[string]struct {
+		asked     *resourceapi.ResourceClaim
+		held      []string
+		want, not string
+	}{
+		"80Gi": {claim("asked", gpus, 1, memory("80Gi")), nil, "ask for 79Gi of memory instead of 80Gi; at once it fits on n1", ""},
+		"more than the free part of each GPU": {
+			claim("asked", gpus, 1, memory("60Gi")), []string{"50Gi", "30Gi"}, "ask for 49Gi of memory instead of 60Gi; at once it fits on n1", "",
+		},
+		"a part of a Gi": {
+			claim("asked", gpus, 1, memory("60Gi")), []string{"79Gi", "79Gi"}, "ask for 663Mi of memory instead of 60Gi; at once it fits on n1", "",
+		},
+		"nine GPUs": {claim("asked", gpus, 9), nil, "ask for 2 instead of 9", "use the class"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.node(t, "n1", "hgx-h100", 2)
+			for i, amount := range c.held {
+				if !e.Start(claim(fmt.Sprint("held-", i), gpus, 1, memory(amount)), "n1") {
+					t.Fatalf("no room for %s", amount)
+				}
+			}
+			answer := e.ask(why.Subject{Claim: c.asked})
+			e.check(answer, []*resourceapi.ResourceClaim{c.asked})
+			if text := answer.String(); !strings.Contains(text, c.want) || c.not != "" && strings.Contains(text, c.not) {
+				t.Errorf("no line %q, or a line %q:\n%s", c.want, c.not, text)
+			}
+		})
+	}
+}
 
 // TestAsk_ThingMissing_NamesTheCause has states of a cluster in which an answer by absence would be false.
 func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {

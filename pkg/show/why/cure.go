@@ -41,6 +41,27 @@ type relaxation struct {
 	claims []*resourceapi.ResourceClaim
 	// group holds relaxations of which the first that helps is enough.
 	group string
+	// amount is set if less of a capacity is asked for.
+	amount *amount
+}
+
+// amount is a capacity of a request, and the amount to ask for. above is a larger amount, which does not help if another
+// relaxation of the group has it.
+type amount struct {
+	claim, request int
+	lesser
+	above int64
+}
+
+// less returns the relaxation to an amount.
+func less(claims []*resourceapi.ResourceClaim, to amount) relaxation {
+	changed := copies(claims)
+	q := &changed[to.claim].Spec.Devices.Requests[to.request]
+	q.Exactly.Capacity.Requests[to.name] = to.amount
+	return relaxation{
+		text:   fmt.Sprintf("request %s: ask for %s of %s instead of %s", q.Name, to.amount.String(), to.name, to.asked.String()),
+		claims: changed, group: fmt.Sprintf("capacity %d %d %s", to.claim, to.request, to.name), amount: &to,
+	}
 }
 
 // Bounds of the search for cures.
@@ -240,6 +261,9 @@ func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation
 			continue
 		}
 		used[changes[i].group] = changes[i].group != ""
+		if changes[i].amount != nil && len(c.Release) == 0 {
+			a.refine(ctx, shapes, *changes[i].amount, c)
+		}
 		slices.Sort(c.Nodes)
 		out = append(out, *c)
 	}
@@ -288,14 +312,18 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 				change(i, j, fmt.Sprintf("count %d %d", i, j), fmt.Sprintf("%s: ask for %d instead of %d", where, n, q.Exactly.Count),
 					func(q *resourceapi.ExactDeviceRequest) { q.Count = n })
 			}
-			for _, less := range capacities(q.Exactly.Capacity) {
-				change(i, j, fmt.Sprintf("capacity %d %d %s", i, j, less.name),
-					fmt.Sprintf("%s: ask for %s of %s instead of %s", where, less.amount.String(), less.name, less.asked.String()),
-					func(q *resourceapi.ExactDeviceRequest) { q.Capacity.Requests[less.name] = less.amount })
+			above := map[resourceapi.QualifiedName]int64{}
+			for _, lower := range capacities(q.Exactly.Capacity) {
+				to := amount{i, j, lower, cmp.Or(above[lower.name], lower.asked.Value())}
+				out = append(out, less(claims, to))
+				above[lower.name] = lower.amount.Value()
 			}
 			for k, s := range q.Exactly.Selectors {
 				change(i, j, "", fmt.Sprintf("%s: drop the selector %s", where, ask.Brief(s.CEL.Expression)),
 					func(q *resourceapi.ExactDeviceRequest) { q.Selectors = slices.Delete(q.Selectors, k, k+1) })
+			}
+			if q.Exactly.Count > 1 {
+				continue // A partition for each of several GPUs is no small change.
 			}
 			for _, name := range a.otherClasses(q.Exactly.DeviceClassName) {
 				change(i, j, fmt.Sprintf("class %d %d", i, j), fmt.Sprintf("%s: use the class %s instead of %s", where, name, q.Exactly.DeviceClassName),
@@ -343,6 +371,35 @@ func withTolerations(claims []*resourceapi.ResourceClaim, t *resourceapi.DeviceT
 	return out
 }
 
+// refine raises the amount of a cure to the largest whole number of Gi, Mi or units that helps.
+func (a *asker) refine(ctx context.Context, shapes []*shape, found amount, c *Cure) {
+	unit := int64(1)
+	for _, larger := range []int64{1 << 20, 1 << 30} {
+		if found.amount.Value() >= larger {
+			unit = larger
+		}
+	}
+	shapes = slices.DeleteFunc(slices.Clone(shapes), func(s *shape) bool { return !slices.Contains(c.Nodes, s.Names[0]) })
+	low, high := found.amount.Value()/unit, (found.above-1)/unit
+	for low < high {
+		to := found
+		middle := (low + high + 1) / 2
+		to.amount = *resource.NewQuantity(middle*unit, resource.BinarySI)
+		change := less(c.Claims, to)
+		var nodes []string
+		for _, s := range shapes {
+			if _, ok := a.now(ctx, s, change.claims); ok {
+				nodes = append(nodes, s.Names...)
+			}
+		}
+		if len(nodes) == 0 {
+			high = middle - 1
+			continue
+		}
+		low, c.Text, c.Nodes, c.Claims = middle, change.text, nodes, change.claims
+	}
+}
+
 // taintsOf returns up to eight different taints of the shapes' devices.
 func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 	found := map[string]resourceapi.DeviceTaint{}
@@ -378,7 +435,8 @@ type lesser struct {
 	asked, amount resource.Quantity
 }
 
-// capacities returns smaller amounts of each requested capacity, the largest first: seven eighths to one eighth.
+// capacities returns smaller amounts of each requested capacity, the largest first: seven eighths to one eighth, then halves
+// of it.
 func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 	if all == nil {
 		return nil
@@ -386,12 +444,17 @@ func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 	for _, name := range slices.Sorted(maps.Keys(all.Requests)) {
 		q := all.Requests[name]
 		asked, ok := q.AsInt64()
-		for eighths := int64(7); ok && asked >= 8 && eighths > 0; eighths-- {
-			n := asked / 8 * eighths
+		if !ok || asked < 8 {
+			continue
+		}
+		for _, part := range []float64{7. / 8, 6. / 8, 5. / 8, 4. / 8, 3. / 8, 2. / 8, 1. / 8, 1. / 16, 1. / 32, 1. / 64, 1. / 128} {
+			n := int64(float64(asked) * part)
 			if mib := int64(1 << 20); n > mib {
 				n -= n % mib
 			}
-			out = append(out, lesser{name, q, *resource.NewQuantity(n, resource.BinarySI)})
+			if n > 0 {
+				out = append(out, lesser{name, q, *resource.NewQuantity(n, resource.BinarySI)})
+			}
 		}
 	}
 	return out
