@@ -323,7 +323,7 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 					func(q *resourceapi.ExactDeviceRequest) { q.Selectors = slices.Delete(q.Selectors, k, k+1) })
 			}
 			if q.Exactly.Count > 1 {
-				continue // A partition for each of several GPUs is no small change.
+				continue // Partitions instead of several GPUs are a large change.
 			}
 			for _, name := range a.otherClasses(q.Exactly.DeviceClassName) {
 				change(i, j, fmt.Sprintf("class %d %d", i, j), fmt.Sprintf("%s: use the class %s instead of %s", where, name, q.Exactly.DeviceClassName),
