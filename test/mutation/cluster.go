@@ -221,6 +221,11 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/node/resourceslices", Test: "TestBuild_SharesEndOrAreHeld_SchedulerForgetsNone",
 	},
 	{
+		Name: "the scheduler is woken again and again", File: "pkg/show/podevents/kind.go",
+		Old: "one.woken >= mostWakes || ", New: "",
+		Package: "./pkg/show/podevents", Test: "TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom",
+	},
+	{
 		Name: "a sample with another content is believed", File: "pkg/cluster/pool/samples.go",
 		Old: "if l.Name() == name {", New: `if l.Name() != "" {`,
 		Package: "./pkg/cluster/pool", Test: "TestSamplesLearn_WrongSample_IsIgnored",

@@ -129,14 +129,38 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		if !lost[one.resource] || !k.view.current.Load().Concerns(class) {
 			continue
 		}
-		class = class.DeepCopy()
-		metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
-		_, err := k.versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+		err := rewrite(ctx, k.versions, class)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
 		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
 			"class", class.Name)
+	}
+	return nil
+}
+
+// rewrite writes a class again, which is an event for the scheduler.
+func rewrite(ctx context.Context, versions *draclient.Client, class *resourceapi.DeviceClass) error {
+	class = class.DeepCopy()
+	metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
+	_, err := versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+	return err
+}
+
+// Wake has the scheduler try all pods again that wait for devices. It tries them again when a DeviceClass changes, whichever
+// that is (EventsToRegister of its plugin DynamicResources), and otherwise after five minutes at the earliest.
+func (c *Controller) Wake(ctx context.Context) error {
+	var ours *resourceapi.DeviceClass
+	for _, class := range read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()) {
+		if c.view.current.Load().Concerns(class) && (ours == nil || class.Name < ours.Name) {
+			ours = class
+		}
+	}
+	if ours == nil {
+		return fmt.Errorf("no DeviceClass of driver %s can be written again, so the scheduler tries waiting pods after some minutes", c.driver)
+	}
+	if err := rewrite(ctx, c.versions, ours); err != nil {
+		return fmt.Errorf("write DeviceClass %s again, so that the scheduler tries waiting pods: %w", ours.Name, err)
 	}
 	return nil
 }

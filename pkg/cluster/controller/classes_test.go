@@ -570,3 +570,25 @@ func TestReconcileClasses_ClassWithUnshortenedName_StaysWhileInUse(t *testing.T)
 		wantClasses(t, e, short)
 	})
 }
+
+// TestWake_ClassOfTheDriver_IsWrittenAgain has another driver's class, which sorts first.
+func TestWake_ClassOfTheDriver_IsWrittenAgain(t *testing.T) {
+	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "a.example.com"}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "a.example.com"`}}},
+	}}
+	at(t, append(machine(t, "l40s-4", "a", 0), other), func(t *testing.T, e *env, c *Controller) {
+		e.written()
+		if err := c.Wake(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		class := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
+		if all := e.written(); len(all) != 1 || class.Annotations[refreshed] == "" {
+			t.Errorf("written %q, annotations %v", all, class.Annotations)
+		}
+	})
+	at(t, []runtime.Object{other}, func(t *testing.T, e *env, c *Controller) {
+		if err := c.Wake(t.Context()); err == nil || !strings.Contains(err.Error(), "gpu.nvidia.com") {
+			t.Errorf("without a class of the driver: %v", err)
+		}
+	})
+}

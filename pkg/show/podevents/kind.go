@@ -34,6 +34,8 @@ type kind struct {
 	// text is the answer. It is empty if there is nothing to write. about is the pod that it was asked for.
 	text  string
 	about string
+	// woken counts the Wakes for these pods.
+	woken int
 }
 
 // cachedKey is the key of a pod, for the versions of the objects that it was made from.
@@ -231,8 +233,11 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 		return // The Event keeps the last answer.
 	}
 	one.text = explain(answer, aside)
-	if first, _ := since(pod); answer.Result == why.Fits && len(answer.Reasons) == 0 && now.Sub(first) < trust {
-		one.text = "" // The scheduler takes the devices in a moment.
+	if answer.Result == why.Fits && len(answer.Reasons) == 0 {
+		if first, _ := since(pod); now.Sub(first) < trust {
+			one.text = "" // The scheduler takes the devices in a moment.
+		}
+		k.wake(ctx, one, now)
 	}
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]
@@ -244,6 +249,30 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 
 // trust is the time that the scheduler has for devices that are free.
 const trust = 2 * time.Minute
+
+const (
+	// mostWakes is the number of Wakes for pods of one kind. If they still wait, they have other reasons.
+	mostWakes = 2
+	// leastRest and mostRest limit the time between two Wakes, which doubles. Each costs the scheduler an attempt for each
+	// waiting pod.
+	leastRest, mostRest = 30 * time.Second, 10 * time.Minute
+)
+
+// wake has the scheduler try a pod whose devices are free. Its own count of devices can be wrong for a moment when it tries the
+// pod, and without an event it tries it again after five minutes.
+func (k *Keeper) wake(ctx context.Context, one *kind, now time.Time) {
+	if one.woken >= mostWakes || now.Sub(k.woken) < k.rest {
+		return
+	}
+	if now.Sub(k.woken) >= 2*mostRest {
+		k.rest = 0
+	}
+	one.woken++
+	k.woken, k.rest = now, min(max(2*k.rest, leastRest), mostRest)
+	if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "A pod waits although its devices are free", "pod", klog.KObj(one.pods[0]))
+	}
+}
 
 // explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the driver.
 func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (why.Answer, []string, error) {

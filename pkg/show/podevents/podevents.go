@@ -46,6 +46,8 @@ type Cluster interface {
 	Objects() (controller.Objects, bool)
 	// Claim returns a claim, or nil.
 	Claim(namespace, name string) *resourceapi.ResourceClaim
+	// Wake has the scheduler try all pods again that wait for devices.
+	Wake(ctx context.Context) error
 }
 
 // Options configure a Keeper.
@@ -68,10 +70,13 @@ type Keeper struct {
 	// refused has the Events about claims that were refused, and failed those about pods that were.
 	refused, failed cache.SharedIndexInformer
 
-	kinds     map[uint64]*kind
-	keys      map[types.UID]cachedKey
-	owners    map[types.UID]*owner
-	written   map[types.UID]written
+	kinds   map[uint64]*kind
+	keys    map[types.UID]cachedKey
+	owners  map[types.UID]*owner
+	written map[types.UID]written
+	// woken is the time of the last Wake, and rest the least time until the next one.
+	woken     time.Time
+	rest      time.Duration
 	asked     turns // of answers
 	wrote     turns // of writes
 	templates map[types.NamespacedName]template

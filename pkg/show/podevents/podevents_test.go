@@ -53,6 +53,7 @@ type env struct {
 	// packed and byName, if set, are the slices and the claims.
 	packed []*pool.Slice
 	byName map[string]*resourceapi.ResourceClaim
+	wakes  []time.Time
 }
 
 func newEnv(t testing.TB, gpus int) *env {
@@ -90,6 +91,13 @@ func (e *env) Claim(namespace, name string) *resourceapi.ResourceClaim {
 			return c
 		}
 	}
+	return nil
+}
+
+func (e *env) Wake(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.wakes = append(e.wakes, time.Now())
 	return nil
 }
 
@@ -264,6 +272,44 @@ func TestKeeper_PodWaits_OneEventThatFollowsTheCause(t *testing.T) {
 		pass(2 * time.Minute)
 		if changed := e.only("claim team-a/train-1 (pod train-1"); changed.Count != 2 || changed.FirstTimestamp.Unix() != first.FirstTimestamp.Unix() {
 			t.Errorf("the Event is %+v", changed)
+		}
+	})
+}
+
+// TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom has pods that the scheduler does not try, and ones that it has reasons to leave.
+func TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		_, stop := e.start(Options{})
+		defer stop()
+		e.wait("cpu", 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu. preemption: none"
+		})
+		e.wait("large", 3)
+		pass(2 * time.Minute)
+		if len(e.wakes) != 0 {
+			t.Errorf("the scheduler was woken at %v for pods that it cannot place", e.wakes)
+		}
+		began := time.Now()
+		e.wait("p", 1)
+		pass(Patience + 5*time.Second)
+		if len(e.wakes) != 1 {
+			t.Fatalf("woken %d times for a pod that waits %s, want once", len(e.wakes), time.Since(began))
+		}
+		pass(10 * time.Minute)
+		if len(e.wakes) != mostWakes {
+			t.Errorf("woken at %v, want %d times", e.wakes, mostWakes)
+		}
+		for i := range 12 { // They differ.
+			e.wait(fmt.Sprint("p", i), 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+				p.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "n1"}
+				p.Spec.Tolerations = []corev1.Toleration{{Key: fmt.Sprint("k", i), Operator: corev1.TolerationOpExists}}
+			})
+		}
+		before := len(e.wakes)
+		pass(10 * time.Minute)
+		if n := len(e.wakes) - before; n < 2 || n > 5 {
+			t.Errorf("woken %d times in ten minutes for 12 kinds of pods", n)
 		}
 	})
 }
