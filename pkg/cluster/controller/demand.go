@@ -83,9 +83,9 @@ func (k *demandKeeper) run(ctx context.Context) {
 	})
 }
 
-// follow counts what claims, templates and pods ask for, and what claims hold. A write that changes nothing of the first, and
-// no pod that begins to wait, causes no work: other programs may write the status of a claim hundreds of times a second. The
-// results report whether all first objects are counted.
+// follow counts what claims, templates and pods ask for, and what claims hold. A change of what objects ask for causes a pass,
+// and a pod that begins to wait. Other writes cause no work: other programs may write the status of a claim hundreds of times
+// a second. The results report whether all first objects are counted.
 func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 	replace := func(was, is any) {
 		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
@@ -166,8 +166,8 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 	return again, nil
 }
 
-// asked returns the profiles and groups that the cluster asks for, those of them that all nodes publish, because an object
-// cannot wait for them, and those for which an unscheduled pod waits.
+// asked returns the profiles and groups that the cluster asks for. All nodes publish those of everywhere, because an object
+// does not wait for them. Unscheduled pods wait for those of waiting.
 func (k *demandKeeper) asked() (asked, everywhere, waiting []string) {
 	k.mu.Lock()
 	asks := k.asks.All()

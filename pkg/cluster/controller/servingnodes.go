@@ -69,7 +69,7 @@ func claimNames(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// serves is what a node can publish: profiles, demand.Groups and demand.Shares, and the PCI addresses of its whole GPUs. open means that it
+// serves has the profiles that a node can publish, demand.Groups and demand.Shares, and the PCI addresses of its whole GPUs. open means that it
 // has other GPUs too.
 type serves struct {
 	gpus, what map[string]bool

@@ -99,8 +99,7 @@ func TestAskedKeeper_PodWaitsForAResource_MoreNodesServe(t *testing.T) {
 	atAsked(t, autoNodes(t, 12), func(e *env, _ func()) {
 		pod := podOf("p", "nvidia.com/mig-1g.10gb")
 		pod.Status = unscheduledPod("p", "").Status
-		class := &resourceapi.DeviceClass{}
-		if class = get[resourceapi.DeviceClass](e, "deviceclasses", smallest); class == nil {
+		if get[resourceapi.DeviceClass](e, "deviceclasses", smallest) == nil {
 			t.Fatal("the class is missing")
 		}
 		e.put(pod)

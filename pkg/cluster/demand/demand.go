@@ -37,8 +37,8 @@ const (
 )
 
 // The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object last
-// asked for it. The keys of kinds have such a time each. The others are the time of the last write, the number of nodes
-// with GPUs, a JSON list of the sample nodes, and a JSON object with the serving nodes of each profile and of Groups.
+// asked for it. The keys of kinds have such a time each. Others are the time of the last write and the number of nodes with
+// GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the serving nodes.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"

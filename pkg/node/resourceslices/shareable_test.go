@@ -141,7 +141,7 @@ func TestMIGLayout_SharesAskedFor_NameStays(t *testing.T) {
 	}
 }
 
-// TestShareable_OddDevices_AreNot has what a stranger could publish.
+// TestShareable_OddDevices_AreNot has what another program could publish.
 func TestShareable_OddDevices_AreNot(t *testing.T) {
 	whole := sharesOf(t, mpsBoards(1, gpu.MIG{}), autoShares, sharing.LaterPlacements)["gpu-0000-10-00-0"]
 	if _, ok := resourceslices.Shareable(whole); !ok {

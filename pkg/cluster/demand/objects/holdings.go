@@ -59,13 +59,11 @@ func (h *Holdings) add(object any, driver string, n int) {
 }
 
 func (h *Held) add(name string, device gpu.Device, n int) {
-	before := h.claims[name]
-	switch after := before + n; {
-	case after == 0:
+	if after := h.claims[name] + n; after != 0 {
+		h.claims[name], h.devices[name] = after, device
+	} else {
 		delete(h.claims, name)
 		delete(h.devices, name)
-	default:
-		h.claims[name], h.devices[name] = after, device
 	}
 	what := device.Profile
 	if device.Kind == gpu.KindGroup {

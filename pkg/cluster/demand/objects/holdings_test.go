@@ -59,6 +59,6 @@ func TestHoldings_Claims_CountedByNode(t *testing.T) {
 		t.Errorf("%v stay after the claims", h.nodes)
 	}
 	if full, partly := h.Of("n1").Count(gpus); full+partly != 0 {
-		t.Error("devices of nobody are held")
+		t.Error("devices that no claim has are held")
 	}
 }
