@@ -43,7 +43,11 @@ func explain(a why.Answer, aside []string) string {
 	}
 	for _, r := range a.Reasons[:min(len(a.Reasons), mostReasons)] {
 		if len(r.Nodes) > 0 {
-			parts = append(parts, "on "+nodes(len(r.Nodes))+": "+r.Text)
+			text := r.Text
+			if text == why.CauseHeld && a.HeldGPUs > 0 {
+				text += fmt.Sprintf(" (%d of %d GPUs, whole or in part)", a.HeldGPUs, a.GPUs)
+			}
+			parts = append(parts, "on "+nodes(len(r.Nodes))+": "+text)
 		} else {
 			parts = append(parts, r.Text)
 		}

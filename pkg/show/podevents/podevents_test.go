@@ -253,7 +253,7 @@ func TestKeeper_PodWaits_OneEventThatFollowsTheCause(t *testing.T) {
 			t.Errorf("the pod has waited for less than %s, and has %+v", Patience, all)
 		}
 		pass(10 * time.Second)
-		first := e.only("GPUs: 0 of 1 nodes can allocate its devices. On 1 node: other claims hold the devices. This would help: "+
+		first := e.only("GPUs: 0 of 1 nodes can allocate its devices. On 1 node: other claims hold the devices (2 of 2 GPUs, whole or in part). This would help: "+
 			"claim team-a/train-0 (pod train-0, 3 h) must end", "`kubectl gpu why p -n team-a` shows more")
 		if about := first.InvolvedObject; about.Kind != "Pod" || about.UID != "p" || first.Count != 1 || first.Type != corev1.EventTypeWarning {
 			t.Errorf("the Event is %+v", first)
@@ -561,6 +561,29 @@ func TestKeeper_PodsComeAndGo_MapsStaySmall(t *testing.T) {
 			t.Errorf("%d entries are left after %d Events: %+v", n, len(e.events()), k)
 		}
 	})
+}
+
+// TestGuarded_Work_LongPause has a step with work, and one with a bug.
+func TestGuarded_Work_LongPause(t *testing.T) {
+	e := newEnv(t, 2)
+	e.hold(whytest.Namespace, "train-0", 2)
+	k := e.keeper(Options{})
+	p := whytest.Pod("p")
+	p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+	if err := k.pods.GetStore().Add(p); err != nil {
+		t.Fatal(err)
+	}
+	before := processorTime()
+	pause := k.guarded(t.Context())
+	if used := processorTime() - before; pause < breath || pause < (share-1)*used*8/10 {
+		t.Errorf("after %s of work it pauses for %s", used, pause)
+	}
+	clear(k.kinds)
+	k.cluster = nil
+	if pause := k.guarded(t.Context()); pause < time.Minute {
+		t.Errorf("after a bug it pauses for %s", pause)
+	}
 }
 
 func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {

@@ -42,6 +42,9 @@ type Answer struct {
 	Fits []string `json:"fits,omitempty"`
 	// Reasons say why other nodes cannot, or what comes before the devices.
 	Reasons []Reason `json:"reasons,omitempty"`
+	// GPUs counts the GPUs of the nodes with the reason CauseHeld. Claims have all or a part of HeldGPUs of them.
+	GPUs     int `json:"gpus,omitempty"`
+	HeldGPUs int `json:"heldGPUs,omitempty"`
 	// Cures are the smallest changes after which a node can; the smallest is first.
 	Cures []Cure `json:"cures,omitempty"`
 	// Notes are remarks about the objects, such as parameters that Prepare refuses.

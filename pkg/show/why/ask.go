@@ -230,19 +230,61 @@ func (a *asker) explain(
 	}
 	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int { return len(y.Nodes) - len(x.Nodes) })
 	var held []*shape
+	counted := true
 	for i, s := range shapes {
-		if texts[i] == causeHeld {
+		if texts[i] == CauseHeld {
 			held = append(held, s)
+			used, all, known := s.gpus(a.Driver)
+			counted = counted && known
+			answer.HeldGPUs += used * len(s.Names)
+			answer.GPUs += all * len(s.Names)
 		}
+	}
+	if !counted {
+		answer.HeldGPUs, answer.GPUs = 0, 0
 	}
 	answer.Cures = a.cures(ctx, view, shapes, held, claims)
 }
 
-// The causes for which a node cannot allocate claims.
+// gpus counts the GPUs of a node, and those of which claims have all or a part. The count is unknown if a claim holds a group,
+// which does not name its GPUs.
+func (s *shape) gpus(driver string) (used, all int, known bool) {
+	type device struct{ pool, name string }
+	held := map[device]bool{}
+	for _, c := range s.Holders() {
+		for _, r := range c.Status.Allocation.Devices.Results {
+			held[device{r.Pool, r.Device}] = held[device{r.Pool, r.Device}] || r.Driver == driver
+		}
+	}
+	gpus, busy := sets.New[string](), sets.New[string]()
+	for _, slice := range s.Slices {
+		for _, d := range slice.Spec.Devices {
+			id, kind := cmp.Or(pool.Text(d, "parentUUID"), pool.Text(d, "uuid")), gpu.Kind(pool.Text(d, "type"))
+			taken := held[device{slice.Spec.Pool.Name, d.Name}]
+			if slice.Spec.Driver != driver {
+				continue
+			}
+			if kind == gpu.KindGPU {
+				gpus.Insert(id)
+			}
+			switch {
+			case taken && kind == gpu.KindGroup:
+				return 0, 0, false
+			case taken && (kind == gpu.KindGPU || kind == gpu.KindMIG):
+				busy.Insert(id)
+			}
+		}
+	}
+	return busy.Len(), gpus.Len(), true
+}
+
+// CauseHeld is the reason of nodes that could allocate the claims without other claims.
+const CauseHeld = "other claims hold the devices"
+
+// The other causes for which a node cannot allocate claims.
 const (
 	causeNone      = "publishes no devices"
 	causeGone      = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does not run"
-	causeHeld      = "other claims hold the devices"
 	causeTaint     = "a device taint that the claim does not tolerate"
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
 	causeNever     = "cannot satisfy the claim, even if it were empty"
@@ -263,7 +305,7 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	}
 	switch a.onEmpty(ctx, s, claims) {
 	case ask.Yes:
-		return causeHeld
+		return CauseHeld
 	case ask.Unknown:
 		return causeUnknown
 	}

@@ -54,6 +54,47 @@ func TestAsk_AskedForTooMuch_CureIsTheSmallestChange(t *testing.T) {
 	}
 }
 
+// TestAsk_GPUsHeld_AreCounted has nodes of two and of four GPUs.
+func TestAsk_GPUsHeld_AreCounted(t *testing.T) {
+	group := func(e *env) string {
+		c := e.Classes[0].DeepCopy()
+		c.Name = "nvlink.gpu.nvidia.com"
+		c.Spec.Selectors = selectors(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group"`)
+		e.Classes = append(e.Classes, c)
+		return c.Name
+	}
+	for name, c := range map[string]struct {
+		hold      func(e *env)
+		held, all int
+	}{
+		"whole GPUs": {func(e *env) {
+			e.Start(claim("a", gpus, 1), "n1")
+			e.Start(claim("b", gpus, 3), "n2")
+		}, 4, 6},
+		"partitions of one GPU": {func(e *env) {
+			e.Start(claim("a", small, 2), "n1")
+			e.Start(claim("b", gpus, 4), "n2")
+		}, 5, 6},
+		"a group": {func(e *env) {
+			e.Start(claim("a", gpus, 1), "n1")
+			e.Start(claim("b", group(e), 1), "n2")
+		}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.node(t, "n1", "hgx-h100", 2)
+			e.node(t, "n2", "hgx-h100", 4)
+			c.hold(e)
+			asked := claim("asked", gpus, 2)
+			asked.Spec.Devices.Requests[0].Exactly.AllocationMode, asked.Spec.Devices.Requests[0].Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
+			answer := e.ask(why.Subject{Claim: asked})
+			if answer.HeldGPUs != c.held || answer.GPUs != c.all || len(e.Claims) != 2 {
+				t.Errorf("%d of %d GPUs are held, want %d of %d:\n%s", answer.HeldGPUs, answer.GPUs, c.held, c.all, answer)
+			}
+		})
+	}
+}
+
 // TestAsk_ThingMissing_NamesTheCause has states of a cluster in which an answer by absence would be false.
 func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 	waiting := func(e *env, class string, change ...func(*resourceapi.ExactDeviceRequest)) *corev1.Pod {
