@@ -158,11 +158,11 @@ func withHash(model, of string, room int) string {
 
 // profileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
 func (o Options) profileName(profile string) string {
-	return "mig-" + label(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
+	return "mig-" + ProfileLabel(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 
-// label spells a profile for class names: "+" becomes "." and "-" becomes "-no-", as in names of devices.
-func label(profile string) string {
+// ProfileLabel spells a profile for class names: "+" becomes "." and "-" becomes "-no-", as in names of devices.
+func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
 }
 

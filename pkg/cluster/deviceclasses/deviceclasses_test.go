@@ -158,7 +158,7 @@ func TestBuild_ModelsNamedLikeOtherClasses_EachHasItsOwn(t *testing.T) {
 			domain := strings.TrimPrefix(driver, "gpu.")
 			want := map[string]string{driver: "", "nvlink-2." + driver: "2", "nvlink-4." + driver: "4", "nvlink-8." + driver: "8"}
 			for _, p := range profiles {
-				want["mig-"+label(p)+"."+domain] = `"` + p + `"`
+				want["mig-"+ProfileLabel(p)+"."+domain] = `"` + p + `"`
 			}
 			seen := map[string]bool{}
 			for _, c := range classes {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -25,10 +26,10 @@ func (a *asker) profileOf(class string) (string, bool) {
 	return profile, isMIG && ours
 }
 
-// missesProfile reports whether a claim names a class of a MIG profile that does not exist.
-func (a *asker) missesProfile(claim *resourceapi.ResourceClaim) bool {
+// lacksProfiles reports whether a claim names a class that does not exist, because no GPU has its MIG profile.
+func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool {
 	for _, q := range a.Requests(claim.Spec.Devices) {
-		if _, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil {
+		if profile, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil && a.lacksProfile(c, profile) != "" {
 			return true
 		}
 	}
@@ -59,7 +60,7 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 	}
 	slices.Sort(profiles)
 	switch {
-	case slices.ContainsFunc(profiles, func(known string) bool { return known == profile || strings.ReplaceAll(known, "+", ".") == profile }):
+	case slices.ContainsFunc(profiles, func(known string) bool { return known == profile || deviceclasses.ProfileLabel(known) == profile }):
 		return ""
 	case len(profiles) == 0 && !capable:
 		return "no GPU of the cluster has MIG"

@@ -71,7 +71,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	if reasons := a.invalid(c, w.waiting); len(reasons) > 0 {
 		answer.wait("the scheduler does not look at any node", reasons...)
 		// The classes that are missing are explained above.
-		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool { return !a.missesProfile(claim) }) {
+		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool { return !a.lacksProfiles(c, claim) }) {
 			a.review(ctx, &answer, a.view(nil), w.waiting)
 		}
 		return answer

@@ -146,6 +146,10 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 		}, why.Waits, []string{
 			"  - request gpu: no node publishes partitions, though GPUs have MIG (chart value publish), so there is no DeviceClass mig-3g.40gb.nvidia.com",
 		}, nil},
+		"class of a profile that GPUs have": {"hgx-h100", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, "mig-1g.10gb.me.nvidia.com")} },
+			why.Waits, []string{
+				`request gpu: DeviceClass "mig-1g.10gb.me.nvidia.com" does not exist`, "note: request gpu: there is no DeviceClass mig-1g.10gb.me.nvidia.com",
+			}, []string{"no GPU of the cluster"}},
 		"class of a profile on a model without MIG": {"l40s-4", func(e *env) why.Subject {
 			without(e, medium)
 			return why.Subject{Pod: waiting(e, medium)}
