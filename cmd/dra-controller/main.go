@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -80,6 +82,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // serve constructs the controllers and runs them until the context ends.
 func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
+	if _, set := os.LookupEnv("GOMEMLIMIT"); c.MemoryLimit > 0 && !set {
+		debug.SetMemoryLimit(c.MemoryLimit / 10 * 9) // The kernel ends a process at its limit.
+	}
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
 		Metrics:        metricsserver.Options{BindAddress: noServer},

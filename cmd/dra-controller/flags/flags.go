@@ -42,6 +42,7 @@ type Config struct {
 	ClassGrace                               time.Duration
 
 	SharesOnDemand bool
+	MemoryLimit    int64
 	// Auto has the values of --auto-kinds.
 	Auto []gpu.Kind
 
@@ -129,6 +130,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.autoKinds, "auto-kinds", nil,
 		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the setting Auto): "+
 			"nvlink-group, monitor. Their classes stay, and reviews of claims know these devices.")
+	fs.Int64Var(&c.MemoryLimit, "memory-limit", 0,
+		"Limit of the container's memory in bytes. The garbage collector works more as the heap nears nine tenths of it, unless "+
+			"GOMEMLIMIT is set. 0: no limit.")
 	fs.BoolVar(&c.SharesOnDemand, "shares-on-demand", false,
 		"Nodes share GPUs only while the cluster asks for shares (the setting Auto). This needs the chart's "+
 			"MutatingAdmissionPolicy: without it, a claim for a share would get a whole GPU.")

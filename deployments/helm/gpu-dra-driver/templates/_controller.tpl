@@ -86,6 +86,10 @@ terminationMessagePolicy: FallbackToLogsOnError
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
+- name: MEMORY_LIMIT
+  valueFrom:
+    resourceFieldRef:
+      resource: limits.memory
 - name: DRIVER_NAME
   value: {{ .Values.driverName | quote }}
 - name: LEASE_NAME
