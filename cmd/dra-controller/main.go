@@ -109,9 +109,17 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
+	var budgets dynamic.Interface
+	if c.Budgets && c.Webhook {
+		custom := rest.CopyConfig(config)
+		custom.ContentType, custom.AcceptContentTypes = "", "" // Custom resources have no protobuf.
+		if budgets, err = dynamic.NewForConfig(custom); err != nil {
+			return fmt.Errorf("make a client for the API server: %w", err)
+		}
+	}
 	control := controller.New(c.DriverName, client, objects, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand,
-		Events: recorder, Waiting: c.PodEvents, Prices: c.GPUPrices,
+		Events: recorder, Waiting: c.PodEvents, Prices: c.GPUPrices, Budgets: budgets,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -136,7 +144,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(m, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable), ready),
+			addWebhook(m, c, client, controller.Webhooks(control, control.Budgets(), reviews, c.DenyUnsatisfiable), ready),
 			m.Add(manager.RunnableFunc(test.Run)),
 		)
 	}

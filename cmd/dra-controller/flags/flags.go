@@ -28,7 +28,7 @@ type Config struct {
 
 	HTTPEndpoint, HealthEndpoint, PprofEndpoint string
 
-	Webhook, RotateCerts, DenyUnsatisfiable          bool
+	Webhook, RotateCerts, DenyUnsatisfiable, Budgets bool
 	WebhookPort                                      int
 	WebhookService, WebhookConfiguration, CertSecret string
 	// ClientAuthorities are the certificates in WebhookClientCA, or nil.
@@ -102,6 +102,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.DenyUnsatisfiable, "deny-unsatisfiable", false,
 		"Deny claims and claim templates that no node could satisfy, even an empty one. False: only warn. For clusters "+
 			"of fixed size: an autoscaler adds no node for a denied claim.")
+	fs.BoolVar(&c.Budgets, "budgets", false,
+		"Enforce the GPU budgets of namespaces. Needs --webhook and the CustomResourceDefinition of the chart.")
 	fs.BoolVar(&c.GPUClass, "gpu-class", false,
 		"Create the chart's DeviceClass of all GPUs again, which has the driver's name, 10 s after its deletion.")
 	fs.StringVar(&c.GPUResourceName, "gpu-resource-name", "",

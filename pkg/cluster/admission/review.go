@@ -127,6 +127,25 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 	return result{}, nil
 }
 
+// ReadClaim returns the claim of a request that creates a claim, or a claim with the spec of a template.
+func ReadClaim(request *admissionv1.AdmissionRequest) (*resourceapi.ResourceClaim, error) {
+	if longAmounts(request.Object.Raw) {
+		return nil, errors.New("spec.devices: " + tooLargeText)
+	}
+	if request.Resource.Resource == "resourceclaimtemplates" {
+		var template resourceapi.ResourceClaimTemplate
+		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
+			return nil, err
+		}
+		return &resourceapi.ResourceClaim{ObjectMeta: template.ObjectMeta, Spec: template.Spec.Spec}, nil
+	}
+	var claim resourceapi.ResourceClaim
+	if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
+		return nil, err
+	}
+	return &claim, nil
+}
+
 type amounts struct {
 	Capacity struct {
 		Requests map[string]v1beta1.Quantity `json:"requests"`

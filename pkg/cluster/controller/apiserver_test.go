@@ -84,6 +84,7 @@ var kinds = map[string]schema.GroupVersionKind{
 	"services":                        {Version: "v1", Kind: "Service"},
 	"namespaces":                      {Version: "v1", Kind: "Namespace"},
 	"configmaps":                      {Version: "v1", Kind: "ConfigMap"},
+	"gpubudgets":                      {Group: "gpu.nvidia.com", Version: "v1alpha1", Kind: "GPUBudget"},
 }
 
 func newEnv(t testing.TB, objects ...runtime.Object) *env {

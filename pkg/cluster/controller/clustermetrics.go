@@ -43,9 +43,13 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	}
 	counts := pool.Count(all, byNode)
 	counts.Fold(pool.Publishers(all), maxKinds)
-	return metrics.Cluster{
+	out := metrics.Cluster{
 		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), Prices: c.o.Prices,
-	}, true
+	}
+	if l.budgets != nil {
+		out.Budgets = l.budgets.metrics()
+	}
+	return out, true
 }
 
 // claims counts this driver's claims by phase, and returns their devices by pool.

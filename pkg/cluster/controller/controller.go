@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -56,6 +57,8 @@ type Options struct {
 	Grace time.Duration
 	// Waiting keeps the claims without an allocation whole, for answers about waiting pods.
 	Waiting bool
+	// Budgets is the client for the GPU budgets of namespaces; nil: none are counted.
+	Budgets dynamic.Interface
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
@@ -73,6 +76,8 @@ type Controller struct {
 	view            *viewKeeper
 	classStatuses   *classStatuses
 	resources       servedResources
+	// budgets is nil without GPU budgets.
+	budgets *Budgets
 	// demandDirty wakes the leader's demandKeeper.
 	demandDirty chan struct{}
 
@@ -86,6 +91,8 @@ type leading struct {
 	claims, nodes cache.SharedIndexInformer
 	classes       *classReconciler
 	labeller      *labeller
+	// budgets is nil without GPU budgets.
+	budgets *budgetKeeper
 	// due is the earliest time of the next reconciliation of the classes, which one worker at a time does.
 	due time.Time
 }
@@ -103,6 +110,9 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.Auto)
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
+	if o.Budgets != nil {
+		c.budgets = newBudgets(driver, o.Budgets, c.versions, c)
+	}
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -148,6 +158,9 @@ func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
 	return claim
 }
 
+// Budgets reviews claims under GPU budgets; nil without any.
+func (c *Controller) Budgets() *Budgets { return c.budgets }
+
 // Synced returns an error until the controller has read the cluster.
 func (c *Controller) Synced() error {
 	if !c.slices.HasSynced() || !c.classes.HasSynced() {
@@ -184,9 +197,13 @@ func (c *Controller) Observe(ctx context.Context) error {
 	if start(ctx, &wg, c.slices, c.classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		repeat(ctx, c.view.dirty, settle, func() time.Duration {
+			was := c.ClusterView()
 			again := c.view.build()
 			c.enqueue(task{})
 			trigger(c.demandDirty)
+			if l := c.leading.Load(); l != nil && l.budgets != nil && was != c.ClusterView() {
+				l.budgets.all()
+			}
 			return again
 		})
 	}
@@ -212,6 +229,9 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}
 	if c.o.DemandConfigMap != "" {
 		wg.Go(func() { c.newDemandKeeper(l.claims).run(ctx) })
+	}
+	if l.budgets != nil {
+		wg.Go(func() { l.budgets.run(ctx) })
 	}
 	c.leading.Store(l)
 	defer c.leading.Store(nil)
@@ -240,6 +260,9 @@ func (c *Controller) newLeading() *leading {
 		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
 		claims: read.Informer(c.versions, claims, "", &resourceapi.ResourceClaim{}, trim),
 		nodes:  read.Informer(c.metadata, nodes, "", &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
+	}
+	if c.budgets != nil {
+		l.budgets = c.newBudgetKeeper(l.claims)
 	}
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view,

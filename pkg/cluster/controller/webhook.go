@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/klog/v2"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -22,15 +23,42 @@ import (
 const (
 	AdmitPath  = "/admit"
 	AdvisePath = "/advise"
+	BudgetPath = "/budget"
 )
 
-// Webhooks returns the handlers of the two webhooks by path: one denies errors, the other only warns of them. Both deny
-// unsatisfiable claims if denyUnsatisfiable is set.
-func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
-	return map[string]http.Handler{
-		AdmitPath:  webhook(view, m, "admit", admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}),
-		AdvisePath: webhook(view, m, "advise", admission.Options{DenyUnsatisfiable: denyUnsatisfiable}),
+// Webhooks returns the handlers of the webhooks by path: one denies errors, another one only warns of them. Both deny
+// unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
+// budgets is nil.
+func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
+	out := map[string]http.Handler{
+		AdmitPath:  webhook(validation{view, admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}}, m, "admit", true),
+		AdvisePath: webhook(validation{view, admission.Options{DenyUnsatisfiable: denyUnsatisfiable}}, m, "advise", false),
 	}
+	if budgets != nil {
+		out[BudgetPath] = webhook(budgets, m, "budget", true)
+	}
+	return out
+}
+
+// reviewer answers the requests of a webhook.
+type reviewer interface {
+	Review(context.Context, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse
+}
+
+// viewer has the current view of the cluster.
+type viewer interface {
+	ClusterView() *admission.ClusterView
+}
+
+// validation reviews objects with the current view of the cluster.
+type validation struct {
+	viewer
+	o admission.Options
+}
+
+// Review implements reviewer.
+func (v validation) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	return admission.Review(ctx, v.ClusterView(), r, v.o)
 }
 
 // NoClientCertificate is the answer to a request without the client certificate that the webhook needs.
@@ -79,21 +107,22 @@ func (p *parts) Read(data []byte) (int, error) {
 	return n, err
 }
 
-func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, o admission.Options) http.Handler {
+// webhook returns the handler of a reviewer. If binding is set, a bug denies the object.
+func webhook(by reviewer, m *metrics.Reviews, name string, binding bool) http.Handler {
 	reviewed := &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {
-			// Only the denying webhook, which gets the driver's own objects, answers a bug with an error.
+			// Only a denying webhook answers a bug with an error.
 			if p := recover(); p != nil {
 				klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
 				answer = ctrladmission.Allowed("")
-				if o.Binding {
+				if binding {
 					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
 				}
 			}
 			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
 		}()
-		response := admission.Review(ctx, view(), &r.AdmissionRequest, o)
+		response := by.Review(ctx, &r.AdmissionRequest)
 		switch {
 		case !response.Allowed:
 			result = "denied"
@@ -113,7 +142,7 @@ func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string
 // kindLabel limits the values of the label, because a request can name any kind.
 func kindLabel(kind string) string {
 	switch kind {
-	case "ResourceClaim", "ResourceClaimTemplate", "DeviceClass":
+	case "ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "Pod":
 		return kind
 	}
 	return "other"

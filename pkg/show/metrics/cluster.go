@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -35,8 +36,12 @@ var (
 		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device)."}
 	hourlyCost = Entry{"gpu_dra_gpu_hourly_cost", "gauge", []string{"model"},
 		"Price of a GPU for an hour, by the flag --gpu-prices, in the currency of the flag."}
+	budgetUsed = Entry{"gpu_dra_budget_used", "gauge", []string{"namespace", "limit", "model"},
+		"Use of a GPU budget. limit is gpus or memory (in bytes); model is empty for the limit of all models."}
+	budgetHard = Entry{"gpu_dra_budget_hard", "gauge", []string{"namespace", "limit", "model"},
+		"Limit of a GPU budget, with the labels of its use."}
 	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
-		"Reviews of objects. webhook is admit (can deny) or advise (only warns, except with denyUnsatisfiable). result is allowed, warned or denied."}
+		"Reviews of objects. webhook is admit (can deny), advise (only warns, except with denyUnsatisfiable) or budget. result is allowed, warned or denied."}
 	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
 		"Duration of reviews."}
 	webhookReachable = Entry{"gpu_dra_webhook_reachable", "gauge", nil,
@@ -46,7 +51,7 @@ var (
 // clusterGauges are the metrics of a Cluster.
 var clusterGauges = []Entry{
 	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
-	clusterClaims, clusterClasses, hourlyCost,
+	clusterClaims, clusterClasses, hourlyCost, budgetUsed, budgetHard,
 }
 
 // ClusterCatalogue lists the controller's own metrics, by name.
@@ -62,6 +67,21 @@ type Cluster struct {
 	Claims, Classes map[string]int
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
+	// Budgets has the limits of all GPU budgets.
+	Budgets []Budget
+}
+
+// Budget is a limit of a namespace's GPU budget with its use.
+type Budget struct {
+	// Limit is gpus or memory. Model is empty for the limit of all models.
+	Namespace, Limit, Model string
+	// Used and Hard are in GPUs or bytes.
+	Used, Hard float64
+}
+
+// Compare orders limits by their labels.
+func (b Budget) Compare(o Budget) int {
+	return cmp.Or(cmp.Compare(b.Namespace, o.Namespace), cmp.Compare(b.Limit, o.Limit), cmp.Compare(b.Model, o.Model))
 }
 
 // Clusters collects the cluster metrics of the Cluster that it returns at each scrape; false means no data, as on an
@@ -118,6 +138,10 @@ func (c Clusters) Collect(out chan<- prometheus.Metric) {
 	}
 	for model, price := range now.Prices {
 		hourlyCost.send(out, price, model)
+	}
+	for _, b := range now.Budgets {
+		budgetUsed.send(out, b.Used, b.Namespace, b.Limit, b.Model)
+		budgetHard.send(out, b.Hard, b.Namespace, b.Limit, b.Model)
 	}
 	for state, n := range now.Classes {
 		clusterClasses.send(out, float64(n), state)

@@ -1,0 +1,290 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/show/metrics"
+)
+
+// budgetKeeper counts the claims of namespaces with a budget, on the leader.
+type budgetKeeper struct {
+	*Budgets
+	nodes           *nodes
+	budgets, claims cache.SharedIndexInformer
+
+	mu sync.Mutex
+	// dirty are the namespaces to count. seen is the newest resourceVersion of a claim that the handlers have received: the
+	// cache has all changes until then.
+	dirty sets.Set[string]
+	seen  string
+	wake  chan struct{}
+	// costs has the last known cost of claims. It counts on while no node publishes their devices.
+	costs map[types.UID]budget.Charge
+}
+
+func (c *Controller) newBudgetKeeper(claims cache.SharedIndexInformer) *budgetKeeper {
+	return &budgetKeeper{
+		Budgets: c.budgets, nodes: c.nodes, claims: claims,
+		budgets: read.Informer(c.budgets.client, c.budgets.client, "", &unstructured.Unstructured{}, trimBudget),
+		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]budget.Charge{},
+	}
+}
+
+func trimBudget(object any) (any, error) {
+	if u, ok := object.(*unstructured.Unstructured); ok {
+		u.SetManagedFields(nil)
+		u.SetAnnotations(nil)
+	}
+	return object, nil
+}
+
+const (
+	// budgetPause is the time for which changes of claims are collected.
+	budgetPause = 50 * time.Millisecond
+	// budgetRetry is the pause after a failed write, and budgetInterval the pause between looks at old reservations.
+	budgetRetry, budgetInterval = 500 * time.Millisecond, 30 * time.Second
+)
+
+// run keeps the status of all budgets up to date until the context ends.
+func (k *budgetKeeper) run(ctx context.Context) {
+	if err := errors.Join(
+		on(k.claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
+		on(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
+	); err != nil {
+		return // It fails only after the end.
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if !start(ctx, &wg, k.budgets) {
+		return
+	}
+	repeat(ctx, k.wake, budgetPause, func() time.Duration {
+		if err := k.pass(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "A GPU budget was not counted; trying again")
+			return budgetRetry
+		}
+		return budgetInterval
+	})
+}
+
+// changed has a namespace counted. version is that of a claim, or empty.
+func (k *budgetKeeper) changed(namespace, version string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if version != "" && older(k.seen, version) {
+		k.seen = version
+	}
+	if version != "" && !k.known(namespace) {
+		return // The common case: no budget.
+	}
+	k.dirty.Insert(namespace)
+	trigger(k.wake)
+}
+
+func (k *budgetKeeper) known(namespace string) bool {
+	_, exists, _ := k.budgets.GetStore().GetByKey(claimKey(namespace, v1alpha1.Name))
+	return exists
+}
+
+// older reports whether a resourceVersion is older than another one. An unknown one is the oldest.
+func older(a, b string) bool {
+	if a == "" || b == "" {
+		return a == "" && b != ""
+	}
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// all has all namespaces counted: the cluster has changed, and with it the costs.
+func (k *budgetKeeper) all() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
+		k.dirty.Insert(u.GetNamespace())
+	}
+	if k.dirty.Len() > 0 {
+		trigger(k.wake)
+	}
+}
+
+// pass counts the namespaces that have changed, and those with old reservations.
+func (k *budgetKeeper) pass(ctx context.Context) error {
+	now := time.Now()
+	budgets := map[string]*v1alpha1.GPUBudget{}
+	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
+		b, err := budgetOf(u)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "A GPU budget cannot be read")
+			continue
+		}
+		budgets[b.Namespace] = b
+	}
+	k.mu.Lock()
+	dirty, seen := k.dirty, k.seen // Before the claims are read.
+	k.dirty = sets.New[string]()
+	k.mu.Unlock()
+	for namespace, b := range budgets {
+		if len(budget.Old(b, now)) > 0 || b.Status.CountedVersion == "" {
+			dirty.Insert(namespace)
+		}
+	}
+	if len(budgets) == 0 || dirty.Len() == 0 {
+		return nil
+	}
+	claims := map[string][]*resourceapi.ResourceClaim{}
+	for _, claim := range read.All[*resourceapi.ResourceClaim](k.claims.GetStore()) {
+		if dirty.Has(claim.Namespace) && budgets[claim.Namespace] != nil {
+			claims[claim.Namespace] = append(claims[claim.Namespace], claim)
+		}
+	}
+	pools := budget.PoolsOf(k.nodes.pools())
+	k.forget()
+	var errs []error
+	for namespace := range dirty {
+		b := budgets[namespace]
+		if b == nil {
+			continue
+		}
+		if err := k.count(ctx, b, claims[namespace], seen, pools, now); err != nil {
+			errs = append(errs, err)
+			k.changed(namespace, "")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// count writes the status of a budget, if it changes.
+func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims []*resourceapi.ResourceClaim, seen string, pools budget.Pools, now time.Time) error {
+	if seen == "" || older(seen, b.Status.CountedVersion) {
+		// An earlier leader, or a list, has seen more than the cache of this one.
+		var err error
+		if claims, seen, err = k.list(ctx, b.Namespace); err != nil {
+			return err
+		}
+	}
+	counted := budget.Counted{Claims: map[types.UID]budget.Claim{}, Version: seen, Gone: map[types.UID]bool{}}
+	for _, claim := range claims {
+		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: k.charge(ctx, claim, pools)}
+	}
+	for _, r := range budget.Old(b, now) {
+		claim, err := k.versions.ResourceClaims(b.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
+		counted.Gone[r.UID] = apierrors.IsNotFound(err) || err == nil && claim.UID != r.UID
+	}
+	for attempt := range attempts {
+		next := copyOf(b)
+		budget.Count(next, counted, now)
+		if same(b.Status, next.Status) {
+			return nil
+		}
+		_, err := k.write(ctx, next)
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsConflict(err) || attempt == attempts-1:
+			return fmt.Errorf("write the status of GPU budget %s/%s: %w", b.Namespace, b.Name, err)
+		}
+		// Reservations that the newer version has and the claims do not cover stay.
+		if b, err = k.get(ctx, b.Namespace); err != nil || b == nil {
+			return err
+		}
+		if older(seen, b.Status.CountedVersion) {
+			return fmt.Errorf("GPU budget %s/%s: another leader counts it", b.Namespace, b.Name)
+		}
+	}
+	return nil
+}
+
+// same reports whether two states differ at most in the version, which alone is no reason for a write.
+func same(a, b v1alpha1.Status) bool {
+	if a.CountedVersion != "" {
+		a.CountedVersion = b.CountedVersion
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// list reads the claims of a namespace from the API server.
+func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaims(namespace).List) {
+		if err != nil {
+			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
+		}
+		for i := range page.Items {
+			claims = append(claims, &page.Items[i])
+		}
+		version = page.ResourceVersion
+	}
+	return claims, version, nil
+}
+
+// charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of it.
+func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) budget.Charge {
+	if claim.Status.Allocation != nil {
+		if cost, ok := k.Budgets.count().Allocated(claim.Status.Allocation, pools); ok {
+			k.costs[claim.UID] = cost
+			return cost
+		}
+	}
+	known, counted := k.costs[claim.UID]
+	if counted && claim.Status.Allocation != nil {
+		return known // The node of its devices is away.
+	}
+	cost, err := k.largest(ctx, claim.Spec.Devices)
+	if err != nil || cost.Unknown != "" {
+		if counted {
+			return known
+		}
+		return cost
+	}
+	k.costs[claim.UID] = cost
+	return cost
+}
+
+// forget drops the costs of claims that are gone.
+func (k *budgetKeeper) forget() {
+	known := sets.New[types.UID]()
+	for _, claim := range read.All[*resourceapi.ResourceClaim](k.claims.GetStore()) {
+		known.Insert(claim.UID)
+	}
+	for uid := range k.costs {
+		if !known.Has(uid) {
+			delete(k.costs, uid)
+		}
+	}
+}
+
+// metrics returns the use of all budgets.
+func (k *budgetKeeper) metrics() (out []metrics.Budget) {
+	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
+		b, err := budgetOf(u)
+		if err != nil {
+			continue
+		}
+		for _, r := range budget.Ratios(b) {
+			out = append(out, metrics.Budget{Namespace: b.Namespace, Limit: r.Limit, Model: r.Model, Used: r.Used, Hard: r.Hard})
+		}
+	}
+	slices.SortFunc(out, metrics.Budget.Compare)
+	return out[:min(len(out), maxKinds)]
+}

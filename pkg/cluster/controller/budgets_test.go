@@ -1,0 +1,350 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+)
+
+func (e *env) dynamic() dynamic.Interface {
+	client, err := dynamic.NewForConfig(e.config())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return client
+}
+
+// putBudget gives a namespace a budget of GPUs.
+func (e *env) putBudget(namespace, gpus string) {
+	e.t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"hard": map[string]any{"gpus": gpus}}}}
+	u.SetGroupVersionKind(kinds["gpubudgets"])
+	u.SetNamespace(namespace)
+	u.SetName(v1alpha1.Name)
+	u.SetGeneration(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.keep("gpubudgets", u)
+}
+
+func (e *env) budget(namespace string) *v1alpha1.GPUBudget {
+	e.t.Helper()
+	b := get[v1alpha1.GPUBudget](e, "gpubudgets", namespace+"/"+v1alpha1.Name)
+	if b == nil {
+		e.t.Fatalf("namespace %s has no budget", namespace)
+	}
+	return b
+}
+
+func used(b *v1alpha1.GPUBudget) string {
+	if b.Status.Used.GPUs == nil {
+		return ""
+	}
+	return b.Status.Used.GPUs.String()
+}
+
+func newClaim(namespace, name, class string, count int64) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + namespace + "-" + name)},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count},
+		}}}},
+	}
+}
+
+func creation(t testing.TB, resource, kind string, o metav1.Object) *admissionv1.AdmissionRequest {
+	t.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &admissionv1.AdmissionRequest{
+		UID: "review", Operation: admissionv1.Create, Namespace: o.GetNamespace(), Name: o.GetName(), Object: runtime.RawExtension{Raw: data},
+		Kind: metav1.GroupVersionKind{Version: "v1", Kind: kind}, Resource: metav1.GroupVersionResource{Version: "v1", Resource: resource},
+	}
+}
+
+// ask creates a claim like an API server: it is stored if the webhook allows it.
+func (e *env) ask(b *Budgets, claim *resourceapi.ResourceClaim) (denied string) {
+	e.t.Helper()
+	a := b.Review(e.t.Context(), creation(e.t, "resourceclaims", "ResourceClaim", claim))
+	if !a.Allowed {
+		return a.Result.Message
+	}
+	e.put(claim)
+	return ""
+}
+
+// withBudgets has a test done with a leader and another instance, on a cluster with an 8-GPU node.
+func withBudgets(t *testing.T, do func(*testing.T, *env, []*Budgets)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}
+		class.Spec.ExtendedResourceName = new("nvidia.com/gpu")
+		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
+		}}}
+		e.put(class)
+		on := func(o *Options) { o.Budgets = e.dynamic() }
+		leader, stop := e.start(on)
+		defer stop()
+		other, stopOther := e.startAs(false, on)
+		defer stopOther()
+		pass(time.Second)
+		do(t, e, []*Budgets{leader.Budgets(), other.Budgets()})
+	})
+}
+
+// TestBudgets_HundredClaimsAtOnce_EndExactlyAtTheLimit asks two instances at the same time.
+func TestBudgets_HundredClaimsAtOnce_EndExactlyAtTheLimit(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "37")
+		pass(time.Second)
+		var wg sync.WaitGroup
+		var allowed atomic.Int32
+		for i := range 100 {
+			wg.Go(func() {
+				denied := e.ask(instances[i%2], newClaim("team-a", fmt.Sprint(i), h100Class, 1))
+				switch {
+				case denied == "":
+					allowed.Add(1)
+				case !strings.Contains(denied, "37 of 37 are used"):
+					t.Errorf("claim %d: %s", i, denied)
+				}
+			})
+		}
+		wg.Wait()
+		pass(5 * time.Second)
+		if b := e.budget("team-a"); allowed.Load() != 37 || used(b) != "37" || len(b.Status.Reservations) != 0 {
+			t.Errorf("%d claims allowed; %s used, %d reservations", allowed.Load(), used(b), len(b.Status.Reservations))
+		}
+	})
+}
+
+func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.put(newClaim("team-a", "before", h100Class, 2)) // It is older than the budget.
+		e.put(newClaim("team-b", "other", h100Class, 8))
+		e.putBudget("team-a", "4")
+		if denied := e.ask(instances[1], newClaim("team-a", "early", h100Class, 1)); !strings.Contains(denied, "try again in a moment") {
+			t.Errorf("a budget that is not counted: %q", denied)
+		}
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "2" {
+			t.Errorf("%s used, want the claim from before the budget", got)
+		}
+		if denied := e.ask(instances[1], newClaim("team-a", "share", "mig-1g.10gb.nvidia.com", 4)); denied != "" {
+			t.Error(denied)
+		}
+		if got := used(e.budget("team-a")); got != "2500m" {
+			t.Errorf("%s used with the reservation", got)
+		}
+		pass(time.Second)
+		if b := e.budget("team-a"); used(b) != "2500m" || len(b.Status.Reservations) != 0 {
+			t.Errorf("%s used, reservations %v", used(b), b.Status.Reservations)
+		}
+		if denied := e.ask(instances[0], newClaim("team-a", "two", h100Class, 2)); !strings.Contains(denied, "GPU budget team-a/default is exhausted: GPUs: it asks for 2, 2.5 of 4 are used") {
+			t.Errorf("%q", denied)
+		}
+		e.remove("resourceclaims", "team-a/before")
+		pass(time.Second)
+		if denied := e.ask(instances[0], newClaim("team-a", "two", h100Class, 2)); denied != "" {
+			t.Error(denied)
+		}
+		if denied := e.ask(instances[0], newClaim("team-c", "free", h100Class, 8)); denied != "" {
+			t.Errorf("a namespace without a budget: %s", denied)
+		}
+	})
+}
+
+// TestBudgets_Allocated_CostsWhatItGot allocates a partition to a claim that could have got a larger one.
+func TestBudgets_Allocated_CostsWhatItGot(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any-partition"}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+			{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`}},
+		}}})
+		e.putBudget("team-a", "1")
+		pass(time.Second)
+		claim := newClaim("team-a", "p", "any-partition", 1)
+		if denied := e.ask(instances[1], claim); denied != "" {
+			t.Fatal(denied)
+		}
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "1" {
+			t.Errorf("%s used before the allocation", got)
+		}
+		partition := ""
+		for _, s := range slicesAt(t, "hgx-h100", "n1", 0) {
+			for _, d := range s.Spec.Devices {
+				if strings.Contains(d.Name, "-mig-1g-10gb-") {
+					partition = d.Name
+				}
+			}
+		}
+		claim = claim.DeepCopy()
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partition},
+		}}}
+		e.put(claim)
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "125m" {
+			t.Errorf("%s used after the allocation", got)
+		}
+		e.withdraw("n1") // Its kubelet restarts.
+		pass(time.Second)
+		e.put(newClaim("team-a", "none", "gpu.nvidia.com", 0)) // It has the namespace counted.
+		pass(time.Second)
+		e.remove("resourceclaims", "team-a/none")
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "125m" {
+			t.Errorf("%s used while the node is away", got)
+		}
+	})
+}
+
+func TestBudgets_NotStored_ReservationExpires(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "1")
+		pass(time.Second)
+		request := creation(t, "resourceclaims", "ResourceClaim", newClaim("team-a", "refused-elsewhere", h100Class, 1))
+		dry := *request
+		dry.DryRun = new(true)
+		for range 3 {
+			if a := instances[0].Review(t.Context(), &dry); !a.Allowed {
+				t.Fatalf("a dry run reserves: %v", a.Result)
+			}
+		}
+		if a := instances[0].Review(t.Context(), request); !a.Allowed {
+			t.Fatal(a.Result)
+		}
+		if a := instances[1].Review(t.Context(), &dry); a.Allowed {
+			t.Error("a dry run is allowed above the limit")
+		}
+		pass(budget.Expiry - 5*time.Second)
+		if got := used(e.budget("team-a")); got != "1" {
+			t.Errorf("%s used while the claim can still appear", got)
+		}
+		pass(time.Minute)
+		if b := e.budget("team-a"); used(b) != "0" || len(b.Status.Reservations) != 0 {
+			t.Errorf("%s used after the expiry, reservations %v", used(b), b.Status.Reservations)
+		}
+	})
+}
+
+// TestBudgets_NewLeaderWithOldCache_ListsTheClaims has a budget that an earlier leader counted by a newer cache.
+func TestBudgets_NewLeaderWithOldCache_ListsTheClaims(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "9")
+		pass(time.Second)
+		e.put(newClaim("team-a", "a", h100Class, 3))
+		pass(time.Second)
+		b := e.budget("team-a")
+		b.Status.CountedVersion, b.Status.Used.GPUs = "1000000", new(resource.MustParse("0"))
+		if _, err := instances[0].write(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		e.readRequests()
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "3" || !slices.ContainsFunc(e.readRequests(), func(r string) bool { return strings.HasPrefix(r, "list resourceclaims") }) {
+			t.Errorf("%s used, or the claims were not listed", got)
+		}
+	})
+}
+
+func TestBudgets_ServerFails_ClaimsAreRefused(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "9")
+		pass(time.Second)
+		for _, verb := range []string{"get", "update"} {
+			e.mu.Lock()
+			e.fault = func(r request) (error, error) {
+				if r.Resource == "gpubudgets" && r.Verb == verb {
+					return errors.New("broken"), nil
+				}
+				return nil, nil
+			}
+			e.mu.Unlock()
+			if denied := e.ask(instances[1], newClaim("team-a", verb, h100Class, 1)); !strings.Contains(denied, "broken") {
+				t.Errorf("%s fails: %q", verb, denied)
+			}
+			if denied := e.ask(instances[1], newClaim("team-a", "nic", "nic.example.com", 1)); !strings.Contains(denied, "nic.example.com does not exist") && verb == "update" {
+				t.Errorf("a class that does not exist: %q", denied)
+			}
+		}
+		e.mu.Lock()
+		e.fault = nil
+		e.mu.Unlock()
+	})
+}
+
+func TestBudgets_TemplatesAndPods_AreToldAndReserveNothing(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "2")
+		pass(time.Second)
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "three"}}
+		template.Spec.Spec = newClaim("", "", h100Class, 3).Spec
+		a := instances[0].Review(t.Context(), creation(t, "resourceclaimtemplates", "ResourceClaimTemplate", template))
+		if !a.Allowed || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "it asks for 3, 0 of 2 are used") {
+			t.Errorf("%+v", a)
+		}
+		all := template.DeepCopy()
+		all.Spec.Spec.Devices.Requests[0].Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+		if a := instances[0].Review(t.Context(), creation(t, "resourceclaimtemplates", "ResourceClaimTemplate", all)); a.Allowed || !strings.Contains(a.Result.Message, "allocationMode All") {
+			t.Errorf("%+v", a)
+		}
+		e.put(template)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: new("three")}}
+		if a := instances[0].Review(t.Context(), creation(t, "pods", "Pod", pod)); a.Allowed || !strings.Contains(a.Result.Message, "it asks for 3, 0 of 2 are used") {
+			t.Errorf("a pod with a template: %+v", a)
+		}
+		for n, want := range map[string]bool{"2": true, "3": false} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "q"}}
+			pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)}}}}
+			for range 2 {
+				if a := instances[1].Review(t.Context(), creation(t, "pods", "Pod", pod)); a.Allowed != want {
+					t.Errorf("a pod with nvidia.com/gpu: %s: %+v", n, a)
+				}
+			}
+		}
+		if b := e.budget("team-a"); used(b) != "0" {
+			t.Errorf("%s used", used(b))
+		}
+	})
+}
+
+func TestBudgets_NoBudgetAnywhere_NothingIsWritten(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.written()
+		e.put(newClaim("team-a", "a", h100Class, 1))
+		pass(10 * time.Second)
+		if got := e.written(); len(got) > 0 {
+			t.Errorf("%q", got)
+		}
+	})
+}
