@@ -74,7 +74,7 @@ func TestController_Environment_NamesItsObjects(t *testing.T) {
 				t.Errorf("%s: no service %s that leads to it", name, env["WEBHOOK_SERVICE"])
 			}
 			configuration := decode[admissionv1.ValidatingWebhookConfiguration](t, manifests, "ValidatingWebhookConfiguration")[env["WEBHOOK_CONFIGURATION"]]
-			if len(configuration.Webhooks) != 2 || configuration.Webhooks[0].ClientConfig.Service.Name != service.Name {
+			if len(configuration.Webhooks) != 4 || configuration.Webhooks[0].ClientConfig.Service.Name != service.Name {
 				t.Errorf("%s: no webhook configuration %s", name, env["WEBHOOK_CONFIGURATION"])
 			}
 			for _, h := range configuration.Webhooks {
@@ -159,12 +159,13 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 			"patch nodes", "watch events", "watch nodes",
 		}},
 		{"webhook.enabled=false", []string{
-			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
-			"get services/gpu-dra-driver-webhook", "list secrets/gpu-dra-driver-webhook-cert",
-			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert",
-			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets/gpu-dra-driver-webhook-cert",
+			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get gpubudgets", "get namespaces/gpu-dra-driver",
+			"get services/gpu-dra-driver-webhook", "list gpubudgets", "list secrets/gpu-dra-driver-webhook-cert",
+			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update gpubudgets/status", "update secrets/gpu-dra-driver-webhook-cert",
+			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch gpubudgets", "watch secrets/gpu-dra-driver-webhook-cert",
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
+		{"budgets.enabled=false", []string{"get gpubudgets", "list gpubudgets", "update gpubudgets/status", "watch gpubudgets"}},
 		{"webhook.certManager.enabled=true", []string{
 			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
 			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",

@@ -11,7 +11,9 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -49,16 +51,25 @@ type request struct {
 	old, object   string
 	typed         bool // As a server converts it, unlike the client's text.
 	authorizer    authorizer.Authorizer
+	// namespace has the labels of the object's namespace.
+	namespace map[string]string
 }
 
 var resourceOf = map[string]string{
-	"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses",
+	"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses", "Pod": "pods",
+}
+
+func (r request) groupVersionKind() schema.GroupVersionKind {
+	if r.kind == "Pod" {
+		return schema.GroupVersionKind{Version: r.version, Kind: r.kind}
+	}
+	return schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
 }
 
 func (r request) read(t *testing.T, text string) runtime.Object {
 	t.Helper()
 	content := object(t, text)
-	gvk := schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
+	gvk := r.groupVersionKind()
 	if !r.typed {
 		u := &unstructured.Unstructured{Object: content}
 		u.SetGroupVersionKind(gvk)
@@ -77,7 +88,7 @@ func (r request) read(t *testing.T, text string) runtime.Object {
 // asked lists the webhooks that an API server calls for a request, by the first part of their names.
 func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []string {
 	t.Helper()
-	gvk := schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
+	gvk := r.groupVersionKind()
 	operation, versioned := admission.Create, &admission.VersionedAttributes{VersionedKind: gvk}
 	o := r.read(t, r.object)
 	versioned.VersionedObject = admission.NewLazyObject(o)
@@ -95,7 +106,11 @@ func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []st
 			return slices.Contains(rule.APIGroups, gvk.Group) && slices.Contains(rule.APIVersions, r.version) &&
 				slices.Contains(rule.Resources, resourceOf[r.kind]) && slices.Contains(rule.Operations, admissionv1.OperationType(operation))
 		})
-		if !ruled {
+		selector, err := metav1.LabelSelectorAsSelector(h.NamespaceSelector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ruled || h.NamespaceSelector != nil && !selector.Matches(labels.Set(r.namespace)) {
 			continue
 		}
 		var conditions []plugincel.ExpressionAccessor
@@ -193,7 +208,7 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 				if typed && version == "v1beta1" && strings.Contains(c.object, "exactly") {
 					continue // Requests of that version are flat; no condition uses them.
 				}
-				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed, authorizer.AuthorizerFunc(there.Authorize)}
+				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed, authorizer.AuthorizerFunc(there.Authorize), nil}
 				if got := strings.Join(r.asked(t, hooks), " "); got != c.want {
 					t.Errorf("%s (%s, typed %v): %q is asked, want %q", name, version, typed, got, c.want)
 				}
@@ -310,6 +325,9 @@ func TestWebhooks_DriverRenamed_MatchItsName(t *testing.T) {
 func TestWebhooks_Conditions_TypeCheck(t *testing.T) {
 	for _, h := range loadWebhooks(t) {
 		policy{spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConditions: h.MatchConditions}}.typeChecks(t)
+		if strings.HasPrefix(h.Name, "budget") {
+			continue // TestWebhooks_Budgets_… has these.
+		}
 		if len(h.MatchConditions) < 4 || *h.SideEffects != admissionv1.SideEffectClassNone || *h.MatchPolicy != admissionv1.Exact {
 			t.Errorf("%s: %+v", h.Name, h)
 		}
@@ -321,8 +339,51 @@ func TestWebhooks_Conditions_TypeCheck(t *testing.T) {
 func TestWebhooks_NoAnswer_FailurePolicyPerHook(t *testing.T) {
 	for set, want := range map[string]admissionv1.FailurePolicyType{"webhook.failurePolicy=Fail": admissionv1.Fail, "webhook.failurePolicy=Ignore": admissionv1.Ignore} {
 		hooks := loadWebhooks(t, "--set", set)
-		if len(hooks) != 2 || *hooks[0].FailurePolicy != want || *hooks[1].FailurePolicy != admissionv1.Ignore || *hooks[1].TimeoutSeconds > 2 {
+		if len(hooks) != 4 || *hooks[0].FailurePolicy != want || *hooks[1].FailurePolicy != admissionv1.Ignore || *hooks[1].TimeoutSeconds > 2 {
 			t.Errorf("%s: %+v", set, hooks)
+		}
+	}
+}
+
+// TestWebhooks_Budgets_AskedInLabelledNamespacesOnly also renders the other name of a driver.
+func TestWebhooks_Budgets_AskedInLabelledNamespacesOnly(t *testing.T) {
+	const (
+		claim    = "{metadata: {name: a}, spec: {devices: {requests: [{name: a}]}}}"
+		template = "{spec: {containers: [{name: c}], resourceClaims: [{name: a, resourceClaimTemplateName: t}]}}"
+		named    = "{spec: {containers: [{name: c}], resourceClaims: [{name: a, resourceClaimName: t}]}}"
+		resource = "{spec: {containers: [{name: c}], initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: '1'}}}]}}"
+		cpu      = "{spec: {containers: [{name: c, resources: {limits: {cpu: '1', memory: 1Gi, hugepages-2Mi: 2Mi}}}]}}"
+	)
+	for driver, args := range map[string][]string{"gpu.nvidia.com": nil, "gpu.example.com": {"--values", "testdata/values/renamed.yaml"}} {
+		hooks, there := loadWebhooks(t, args...), installed(t, args...)
+		for name, c := range map[string]struct{ kind, object, want string }{
+			"a claim":                   {"ResourceClaim", claim, "advice budget"},
+			"a template":                {"ResourceClaimTemplate", claim, "advice budget"},
+			"a class":                   {"DeviceClass", "{metadata: {name: a}, spec: {}}", "advice"},
+			"a pod with a template":     {"Pod", template, "budget-pods"},
+			"a pod with a claim":        {"Pod", named, ""},
+			"a pod with a resource":     {"Pod", resource, "budget-pods"},
+			"a pod with CPU and memory": {"Pod", cpu, ""},
+		} {
+			for _, label := range []string{"true", "false", ""} {
+				r := request{version: "v1", kind: c.kind, user: "anna", object: c.object, authorizer: authorizer.AuthorizerFunc(there.Authorize)}
+				want := c.want
+				if r.namespace = map[string]string{driver + "/budget": label}; label != "true" {
+					want = strings.TrimSpace(strings.TrimSuffix(strings.TrimSuffix(want, "budget"), "budget-pods"))
+				}
+				if got := strings.Join(r.asked(t, hooks), " "); got != want {
+					t.Errorf("%s, %s, label %q: %q is asked, want %q", driver, name, label, got, want)
+				}
+			}
+		}
+		for _, h := range hooks[2:] {
+			policy{spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConditions: h.MatchConditions}}.typeChecks(t)
+		}
+		if b := hooks[2]; *b.FailurePolicy != admissionv1.Fail || *b.SideEffects != admissionv1.SideEffectClassNoneOnDryRun || *b.MatchPolicy != admissionv1.Exact {
+			t.Errorf("%+v", b)
+		}
+		if p := hooks[3]; *p.FailurePolicy != admissionv1.Ignore || *p.SideEffects != admissionv1.SideEffectClassNone {
+			t.Errorf("%+v", p)
 		}
 	}
 }

@@ -118,6 +118,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: DENY_UNSATISFIABLE
   value: {{ .Values.webhook.denyUnsatisfiable | default false | quote }}
 {{- end }}
+{{- if include "gpu-dra-driver.budgets" . }}
+- name: BUDGETS
+  value: "true"
+{{- end }}
 - name: GPU_CLASS
   value: {{ .Values.deviceClasses.gpu.enabled | quote }}
 - name: GPU_RESOURCE_NAME

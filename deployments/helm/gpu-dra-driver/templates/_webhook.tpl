@@ -53,3 +53,16 @@ in it. Otherwise the webhook and the policies would deny for ever. */}}
     .group('').resource('serviceaccounts').namespace('{{ include "gpu-dra-driver.namespace" . }}')
     .name('{{ include "gpu-dra-driver.serviceAccountName" . }}').check('get').allowed()
 {{- end }}
+
+{{/* "true" if the GPU budgets of namespaces are enforced. */}}
+{{- define "gpu-dra-driver.budgets" -}}
+{{- if and (include "gpu-dra-driver.webhook" .) (dig "enabled" true (.Values.budgets | default dict)) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* Selects the namespaces whose claims the webhook of budgets reviews. */}}
+{{- define "gpu-dra-driver.budgetNamespaces" -}}
+matchLabels:
+  {{ .Values.driverName }}/budget: "true"
+{{- end }}
