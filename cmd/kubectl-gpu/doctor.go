@@ -21,7 +21,7 @@ func newDoctor(f *factory) *cobra.Command {
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
-			"part, a device plugin beside the driver, dcgm-exporter twice.\n" +
+			"part, ResourceQuotas with holes, a device plugin beside the driver, dcgm-exporter twice.\n" +
 			"Exit code 0: all is well. 1: a warning, or an error of the command. 2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
@@ -51,7 +51,7 @@ func newDoctor(f *factory) *cobra.Command {
 
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
-	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
+	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true})
 	if err != nil {
 		return nil, err
 	}

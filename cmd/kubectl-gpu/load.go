@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
@@ -23,7 +24,7 @@ import (
 
 // want selects the objects to read.
 type want struct {
-	claims, classes, nodes, pods, rules bool
+	claims, classes, nodes, pods, rules, quotas bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
 	// noSlices leaves the slices out.
@@ -91,6 +92,8 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	start(w.claims, l.loadClaims)
 	start(w.classes, l.loadClasses)
 	start(w.rules, l.loadRules)
+	start(w.quotas, l.loadQuotas)
+	start(w.quotas, l.loadBudgets)
 	start(w.pods, l.loadPods)
 	start(w.nodes || w.nodeLabels != "", l.loadNodes)
 	if err := group.Wait(); err != nil {
@@ -237,4 +240,41 @@ func (l *loader) loadRules(ctx context.Context) error {
 	}
 	l.out.RuleVersion, l.out.Rules = version, rules
 	return nil
+}
+
+func (l *loader) loadQuotas(ctx context.Context) error {
+	return l.namespaced("ResourceQuotas", "quotas are not checked", "", func(namespace string) error {
+		l.out.Quotas = nil
+		list, err := l.out.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil // A small API server has none.
+		}
+		if err == nil {
+			l.out.Quotas = list.Items
+		}
+		return err
+	})
+}
+
+// loadBudgets reads the GPU budgets. A cluster without their CustomResourceDefinition has none.
+func (l *loader) loadBudgets(ctx context.Context) error {
+	client := l.out.dynamic.Resource(v1alpha1.GroupVersionResource(l.out.Driver))
+	return l.namespaced("GPUBudgets", "budgets are not shown", "", func(namespace string) error {
+		list, err := client.Namespace(namespace).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		l.out.Budgets = nil
+		for _, item := range list.Items {
+			var b v1alpha1.GPUBudget
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &b); err != nil {
+				return fmt.Errorf("GPU budget %s/%s: %w", item.GetNamespace(), item.GetName(), err)
+			}
+			l.out.Budgets = append(l.out.Budgets, b)
+		}
+		return nil
+	})
 }

@@ -66,7 +66,7 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newWeb(f))
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newQuota(f), newWeb(f))
 	return root
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -49,6 +50,9 @@ type Diagnosis struct {
 	CoreNodes                                    []corev1.Node
 	Pods                                         []corev1.Pod
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
+	// Quotas and Budgets limit namespaces, of those that the user may see.
+	Quotas  []corev1.ResourceQuota
+	Budgets []v1alpha1.GPUBudget
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
@@ -87,6 +91,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	wanted := func(node string) bool { return len(only) == 0 || slices.Contains(only, node) }
 	if len(only) == 0 {
 		d.cluster(&out, nodes)
+		d.quotas(&out)
 	}
 	plugins := byNode(running(d.Pods, pluginPods))
 	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool { return ended(p) || !isExporter(p) }))
