@@ -53,8 +53,8 @@ type Amounts struct {
 
 // Amount is a number of GPUs and their memory.
 type Amount struct {
-	// GPUs counts a whole GPU as 1, a group as the number of its GPUs, a partition as its part of the GPU's memory slices,
-	// and a share as the larger of its parts of memory and compute, in thousandths.
+	// GPUs counts a whole GPU as 1, and a group as the number of its GPUs. A partition counts as its part of the GPU's
+	// memory slices, and a share as the larger of its parts of memory and compute, in thousandths.
 	GPUs *resource.Quantity `json:"gpus,omitempty"`
 	// Memory is in bytes.
 	Memory *resource.Quantity `json:"memory,omitempty"`

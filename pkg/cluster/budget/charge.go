@@ -172,7 +172,7 @@ func milli(n int64) string {
 }
 
 func bytes(n int64) string {
-	if n > 0 && n%(1<<20) != 0 { // Of a round number of MiB, people read more.
+	if n > 0 && n%(1<<20) != 0 { // People read round numbers.
 		n = (n>>20 + 1) << 20
 	}
 	return resource.NewQuantity(n, resource.BinarySI).String()

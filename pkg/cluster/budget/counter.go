@@ -221,19 +221,22 @@ func part(c ask.Candidate, size Amount, asked map[resourceapi.QualifiedName]reso
 var shared = []resourceapi.QualifiedName{"memory", "compute"}
 
 func partOf(capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity, size Amount, taken map[resourceapi.QualifiedName]int64) Amount {
-	ratio := 0.
+	out := Amount{MilliGPUs: 1, Bytes: size.Bytes} // The smallest share costs a thousandth.
 	for _, name := range shared {
-		all := capacity[name].Value
-		if n, ok := taken[name]; ok && all.Value() > 0 {
-			ratio = max(ratio, min(float64(n)/float64(all.Value()), 1))
+		value := capacity[name].Value
+		n, ok := taken[name]
+		switch all := value.Value(); {
+		case !ok || all <= 0:
+		case n >= all || all > 1<<44: // Then the product could overflow.
+			out.MilliGPUs = size.MilliGPUs
+		default:
+			out.MilliGPUs = max(out.MilliGPUs, (n*size.MilliGPUs+all-1)/all)
 		}
 	}
-	out := Amount{Bytes: size.Bytes}
 	if n, ok := taken["memory"]; ok {
 		out.Bytes = min(n, size.Bytes)
 	}
-	// A share costs something, however small it is.
-	out.MilliGPUs = min(max(int64(ratio*float64(size.MilliGPUs)+0.999), 1), size.MilliGPUs)
+	out.MilliGPUs = min(out.MilliGPUs, size.MilliGPUs)
 	return out
 }
 

@@ -209,7 +209,7 @@ func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 				if Reserve(stored, c, clock) == nil {
 					creating = append(creating, creation{c, clock.Add(time.Minute)})
 				}
-			case 2: // The API server stores a claim, or something else refuses it.
+			case 2: // The API server stores a claim, or another webhook refuses it.
 				if len(creating) == 0 {
 					continue
 				}

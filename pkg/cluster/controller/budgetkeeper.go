@@ -89,7 +89,7 @@ func (k *budgetKeeper) run(ctx context.Context) {
 	})
 }
 
-// changed has a namespace counted. version is that of a claim, or empty.
+// changed has a namespace counted. version belongs to a claim, or is empty.
 func (k *budgetKeeper) changed(namespace, version string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,7 +216,7 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 	return nil
 }
 
-// same reports whether two states differ at most in the version, which alone is no reason for a write.
+// same reports whether two states differ at most in the version. Each change of the cluster would cause a write otherwise.
 func same(a, b v1alpha1.Status) bool {
 	if a.CountedVersion != "" {
 		a.CountedVersion = b.CountedVersion

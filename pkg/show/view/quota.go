@@ -27,7 +27,7 @@ import (
 // Quota is the use of a namespace under one limit, or without a limit.
 type Quota struct {
 	Namespace string `json:"namespace"`
-	// Limit is gpus or memory, in bytes. Model is empty for the limit of all models.
+	// Limit is "gpus" or "memory", in bytes. Model is empty for the limit of all models.
 	Limit string  `json:"limit"`
 	Model string  `json:"model,omitempty"`
 	Used  float64 `json:"used"`
@@ -60,7 +60,7 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 			cost, ok = counter.Allocated(claim.Status.Allocation, in)
 		}
 		if !ok {
-			cost, _ = counter.Largest(ctx, claim.Spec.Devices) // What cannot be counted costs nothing.
+			cost, _ = counter.Largest(ctx, claim.Spec.Devices) // A refused claim costs nothing.
 		}
 		if !cost.Zero() {
 			used[claim.Namespace] = used[claim.Namespace].Plus(cost)
