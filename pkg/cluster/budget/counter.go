@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 
@@ -176,7 +177,8 @@ func (c *Counter) absent(expressions []string) Charge {
 		ours = ours || r.Driver == c.driver
 		kind = cmp.Or(r.Type(c.driver), kind)
 		for _, n := range r.Names {
-			named, ours = true, ours || n.Domain == c.driver
+			// Devices of all drivers can have the attributes of Kubernetes.
+			named, ours = true, ours || n.Domain == c.driver || n.Domain+"/" == deviceattribute.StandardDeviceAttributePrefix
 		}
 	}
 	switch {

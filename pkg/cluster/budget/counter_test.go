@@ -168,6 +168,11 @@ func TestLargest_NoSuchDevice_OnlyGPUsAreKnown(t *testing.T) {
 	if got, err := c.Largest(t.Context(), devices(t, "- {name: r, exactly: {deviceClassName: nvlink-16.gpu.nvidia.com}}")); err != nil || !got.UnknownGPUs {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// Devices of any driver have the attributes of Kubernetes.
+	root := "- {name: r, exactly: {deviceClassName: any.example.com, selectors: [{cel: {expression: \"device.attributes['resource.kubernetes.io'].pcieRoot == 'pci9999:00'\"}}]}}"
+	if got, err := c.Largest(t.Context(), devices(t, root)); err != nil || !got.UnknownGPUs {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 func TestAllocated_Devices_CostTheirSize(t *testing.T) {

@@ -41,7 +41,8 @@ type budgetKeeper struct {
 	seen  string
 	wake  chan struct{}
 	// costs has the last known cost of claims. It counts on while no node publishes their devices.
-	costs map[types.UID]budget.Charge
+	costs  map[types.UID]budget.Charge
+	forgot time.Time
 }
 
 func (c *Controller) newBudgetKeeper(claims cache.SharedIndexInformer) *budgetKeeper {
@@ -65,6 +66,8 @@ const (
 	budgetPause = 50 * time.Millisecond
 	// budgetRetry is the pause after a failed write, and budgetInterval the pause between looks at old reservations.
 	budgetRetry, budgetInterval = 500 * time.Millisecond, 30 * time.Second
+	// forgetInterval is the time for which the cost of a claim that is gone is remembered.
+	forgetInterval = 5 * time.Minute
 )
 
 // run keeps the status of all budgets up to date until the context ends.
@@ -160,7 +163,10 @@ func (k *budgetKeeper) pass(ctx context.Context) error {
 		}
 	}
 	pools := budget.PoolsOf(k.nodes.pools())
-	k.forget()
+	if now.Sub(k.forgot) > forgetInterval {
+		k.forgot = now
+		k.forget()
+	}
 	var errs []error
 	for namespace := range dirty {
 		b := budgets[namespace]
@@ -186,6 +192,9 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 	}
 	counted := budget.Counted{Claims: map[types.UID]budget.Claim{}, Version: seen, Gone: map[types.UID]bool{}}
 	for _, claim := range claims {
+		if older(counted.Version, claim.ResourceVersion) { // The handlers receive it later than the cache.
+			counted.Version = claim.ResourceVersion
+		}
 		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: k.charge(ctx, claim, pools)}
 	}
 	for _, r := range budget.Old(b, now) {
@@ -209,7 +218,7 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 		if b, err = k.get(ctx, b.Namespace); err != nil || b == nil {
 			return err
 		}
-		if older(seen, b.Status.CountedVersion) {
+		if older(counted.Version, b.Status.CountedVersion) {
 			return fmt.Errorf("GPU budget %s/%s: another leader counts it", b.Namespace, b.Name)
 		}
 	}

@@ -348,3 +348,22 @@ func TestBudgets_NoBudgetAnywhere_NothingIsWritten(t *testing.T) {
 		}
 	})
 }
+
+// TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims has a claim in the cache before the handlers have received it. A new
+// leader with an older cache must notice.
+func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.putBudget("team-a", "9")
+		pass(time.Second)
+		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]budget.Charge{}}
+		claim := newClaim("team-a", "a", h100Class, 1)
+		claim.ResourceVersion = "1000000"
+		b := e.budget("team-a")
+		if err := k.count(t.Context(), b, []*resourceapi.ResourceClaim{claim}, b.Status.CountedVersion, nil, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.budget("team-a").Status.CountedVersion; got != claim.ResourceVersion {
+			t.Errorf("the budget is counted until %s, and has a claim of %s", got, claim.ResourceVersion)
+		}
+	})
+}
