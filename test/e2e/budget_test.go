@@ -243,3 +243,30 @@ func TestBudget_NoController_NamespacesWithABudgetAreRefused(t *testing.T) {
 	}))
 	must(t, tryClaim(ctx, plain, "allowed", request("gpu", env.Driver)))
 }
+
+// TestBudget_Example_SecondGPUIsRefused applies the example of docs/quota.md.
+func TestBudget_Example_SecondGPUIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	const namespace = "demo-budget"
+	file := filepath.Join(cluster.Tree, "demo", "budgets", "namespace.yaml")
+	_, err := cluster.Kubectl(ctx, "apply", "-f", file)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		_, err := cluster.Kubectl(ctx, "delete", "-f", file, "--wait=false")
+		must(t, err)
+		must(t, cluster.WaitNamespaceGone(ctx, namespace))
+	})
+	must(t, err)
+	_, err = cluster.WaitPods(ctx, namespace, 2)
+	must(t, err)
+	waitUsed(ctx, t, namespace, "1250m")
+	must(t, cluster.Eventually(ctx, "the second GPU refused", 60*time.Second, func(ctx context.Context) (bool, string) {
+		out, err := cluster.Kubectl(ctx, "get", "deployment", "-n", namespace, "whole", "-o", "jsonpath={.status.conditions[?(@.type=='ReplicaFailure')].message}")
+		return err == nil && strings.Contains(out, "GPUs: it asks for 1, 1.25 of 1.5 are used"), out
+	}))
+	out, err := cluster.KubectlGPU(ctx, "quota", "-n", namespace)
+	must(t, err)
+	if !strings.Contains(out, "83%") {
+		t.Errorf("kubectl gpu quota:\n%s", out)
+	}
+}
