@@ -79,7 +79,7 @@ func TestQuota_Kubernetes_CountsByClassAndPods(t *testing.T) {
 	must(t, tryClaim(ctx, namespace, "group", request("gpu", "nvlink-4.gpu.nvidia.com")))
 	must(t, tryClaim(ctx, namespace, "model", request("gpu", "nvidia-h100-80gb-hbm3.gpu.nvidia.com")))
 	waitQuota(ctx, t, namespace, "some", hard(ofGPUs+"=0", "requests.nvidia.com/gpu=0"))
-	out, _ := cluster.KubectlGPU(ctx, "doctor") // Its exit code is that of its findings.
+	out, _ := cluster.KubectlGPU(ctx, "doctor") // It exits with 1 after a warning.
 	if want := "its ResourceQuota limits gpu.nvidia.com, and other classes of the same GPUs not"; !strings.Contains(out, want) || !strings.Contains(out, namespace) {
 		t.Errorf("kubectl gpu doctor does not say %q of namespace %s:\n%s", want, namespace, out)
 	}

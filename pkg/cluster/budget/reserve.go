@@ -142,7 +142,7 @@ func Old(b *v1alpha1.GPUBudget, now time.Time) (out []v1alpha1.Reservation) {
 
 // Ratio is the use of a limit, for metrics.
 type Ratio struct {
-	// Limit is "gpus" or "memory", and Model is empty for the limit of all models. GPUs are counted, and memory is in bytes.
+	// Limit is `gpus` or `memory`, and Model is empty for the limit of all models. GPUs are counted, and memory is in bytes.
 	Limit, Model string
 	Used, Hard   float64
 }

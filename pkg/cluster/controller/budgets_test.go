@@ -28,6 +28,7 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/metrics"
 )
 
 func (e *env) dynamic() dynamic.Interface {
@@ -364,6 +365,23 @@ func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 		}
 		if got := e.budget("team-a").Status.CountedVersion; got != claim.ResourceVersion {
 			t.Errorf("the budget is counted until %s, and has a claim of %s", got, claim.ResourceVersion)
+		}
+	})
+}
+
+func TestCluster_Budgets_HaveUseAndLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
+		c, stop := e.start(func(o *Options) { o.Budgets = e.dynamic() })
+		defer stop()
+		pass(time.Second)
+		e.putBudget("team-a", "2500m")
+		e.put(newClaim("team-a", "a", h100Class, 1))
+		pass(time.Second)
+		now, ok := c.Cluster()
+		want := []metrics.Budget{{Namespace: "team-a", Limit: "gpus", Used: 1, Hard: 2.5}}
+		if !ok || !slices.Equal(now.Budgets, want) {
+			t.Errorf("%+v, want %+v", now.Budgets, want)
 		}
 	})
 }

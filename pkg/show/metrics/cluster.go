@@ -73,7 +73,7 @@ type Cluster struct {
 
 // Budget is a limit of a namespace's GPU budget with its use.
 type Budget struct {
-	// Limit is "gpus" or "memory". Model is empty for the limit of all models.
+	// Limit is `gpus` or `memory`. Model is empty for the limit of all models.
 	Namespace, Limit, Model string
 	// Used and Hard are in GPUs or bytes.
 	Used, Hard float64

@@ -27,7 +27,7 @@ import (
 // Quota is the use of a namespace under one limit, or without a limit.
 type Quota struct {
 	Namespace string `json:"namespace"`
-	// Limit is "gpus" or "memory", in bytes. Model is empty for the limit of all models.
+	// Limit is `gpus` or `memory`, in bytes. Model is empty for the limit of all models.
 	Limit string  `json:"limit"`
 	Model string  `json:"model,omitempty"`
 	Used  float64 `json:"used"`
