@@ -41,7 +41,7 @@ type budgetKeeper struct {
 	seen  string
 	wake  chan struct{}
 	// costs has the last known cost of claims. It counts on while no node publishes their devices.
-	costs  map[types.UID]budget.Charge
+	costs  map[types.UID]lastCost
 	forgot time.Time
 }
 
@@ -49,7 +49,7 @@ func (c *Controller) newBudgetKeeper(claims cache.SharedIndexInformer) *budgetKe
 	return &budgetKeeper{
 		Budgets: c.budgets, nodes: c.nodes, claims: claims,
 		budgets: read.Informer(c.budgets.client, c.budgets.client, "", &unstructured.Unstructured{}, trimBudget),
-		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]budget.Charge{},
+		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]lastCost{},
 	}
 }
 
@@ -247,26 +247,39 @@ func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*re
 	return claims, version, nil
 }
 
+// lastCost is the last known cost of a claim.
+type lastCost struct {
+	budget.Charge
+	// version is the resourceVersion of the claim, and by the counter; nil for an allocated claim, whose cost does not change
+	// with the cluster.
+	version string
+	by      *budget.Counter
+}
+
 // charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of it.
 func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) budget.Charge {
+	counter := k.Budgets.count()
+	known, counted := k.costs[claim.UID]
+	if counted && known.version == claim.ResourceVersion && (known.by == nil || known.by == counter) {
+		return known.Charge
+	}
 	if claim.Status.Allocation != nil {
-		if cost, ok := k.Budgets.count().Allocated(claim.Status.Allocation, pools); ok {
-			k.costs[claim.UID] = cost
+		if cost, ok := counter.Allocated(claim.Status.Allocation, pools); ok {
+			k.costs[claim.UID] = lastCost{cost, claim.ResourceVersion, nil}
 			return cost
 		}
-	}
-	known, counted := k.costs[claim.UID]
-	if counted && claim.Status.Allocation != nil {
-		return known // The node of its devices is away.
+		if counted {
+			return known.Charge // The node of its devices is away.
+		}
 	}
 	cost, err := k.largest(ctx, claim.Spec.Devices)
 	if err != nil || cost.Unknown != "" {
 		if counted {
-			return known
+			return known.Charge
 		}
 		return cost
 	}
-	k.costs[claim.UID] = cost
+	k.costs[claim.UID] = lastCost{cost, claim.ResourceVersion, counter}
 	return cost
 }
 

@@ -356,7 +356,7 @@ func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
 		e.putBudget("team-a", "9")
 		pass(time.Second)
-		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]budget.Charge{}}
+		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
 		claim := newClaim("team-a", "a", h100Class, 1)
 		claim.ResourceVersion = "1000000"
 		b := e.budget("team-a")
