@@ -262,7 +262,7 @@ func TestBudget_Example_SecondGPUIsRefused(t *testing.T) {
 	waitUsed(ctx, t, namespace, "1250m")
 	must(t, cluster.Eventually(ctx, "the second GPU refused", 60*time.Second, func(ctx context.Context) (bool, string) {
 		out, err := cluster.Kubectl(ctx, "get", "deployment", "-n", namespace, "whole", "-o", "jsonpath={.status.conditions[?(@.type=='ReplicaFailure')].message}")
-		return err == nil && strings.Contains(out, "GPUs: it asks for 1, 1.25 of 1.5 are used"), out
+		return err == nil && strings.Contains(out, "GPU budget demo-budget/default is exhausted: GPUs: it asks for 1, "), out
 	}))
 	out, err := cluster.KubectlGPU(ctx, "quota", "-n", namespace)
 	must(t, err)
