@@ -110,16 +110,20 @@ func (q *Question) Group(nodes []*Node) []*Alike {
 		first[keys[i]] = one
 		out = append(out, one)
 	}
-	Each(len(out), func(i int) {
-		for _, s := range out[i].Packed {
-			published := Slice{tainted(s, q.rules), s.Shape}
-			if q.identities {
-				published.Shape = nil
-			}
-			out[i].Slices = append(out[i].Slices, published)
-		}
-	})
+	Each(len(out), func(i int) { q.Load(out[i].Node) })
 	return out
+}
+
+// Load sets the Slices of a node, with the taints of the rules.
+func (q *Question) Load(n *Node) {
+	n.Slices = nil
+	for _, s := range n.Packed {
+		published := Slice{tainted(s, q.rules), s.Shape}
+		if q.identities {
+			published.Shape = nil
+		}
+		n.Slices = append(n.Slices, published)
+	}
 }
 
 // Each calls f for the numbers below n, some at a time.

@@ -32,22 +32,39 @@ const (
 	Fatal
 )
 
+// Placement is the allocator's answer for a node, with the devices of each claim.
+type Placement struct {
+	Outcome
+	// Text explains No and Fatal, if the allocator does.
+	Text string
+	// Allocations are those of the claims, in their order. There are none but for Yes.
+	Allocations []resourceapi.AllocationResult
+}
+
 // Allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims. The text
 // explains No and Fatal, if the allocator does.
 func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
 	result Outcome, text string,
 ) {
+	p := a.Place(ctx, n, released, claims)
+	return p.Outcome, p.Text
+}
+
+// Place asks like Allocate. It also returns the devices that the claims get.
+func (a Asker) Place(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+	result Placement,
+) {
 	if len(claims) == 0 {
-		return Yes, ""
+		return Placement{Outcome: Yes}
 	}
 	// The allocator would find that out by trying the devices in every order.
 	if a.anyTooFew(ctx, n, released, claims) {
-		return No, ""
+		return Placement{Outcome: No}
 	}
 	// A slice that no API server accepts can make the allocator panic.
 	defer func() {
 		if r := recover(); r != nil {
-			result, text = Fatal, fmt.Sprintf("the allocator cannot read the objects: %v", r)
+			result = Placement{Outcome: Fatal, Text: fmt.Sprintf("the allocator cannot read the objects: %v", r)}
 		}
 	}()
 	published := make([]*resourceapi.ResourceSlice, len(n.Slices))
@@ -57,20 +74,20 @@ func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.Na
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	allocator, err := structured.NewAllocator(ctx, Features(a.Server), n.state(released), lister{a.Classes}, published, a.compiled)
 	if err != nil {
-		return Fatal, err.Error()
+		return Placement{Outcome: Fatal, Text: err.Error()}
 	}
 	allocations, err := allocator.Allocate(ctx, n.Node, claims)
 	switch {
 	case err == nil && len(allocations) == len(claims):
-		return Yes, "" // Also after the limit: the answer is complete.
+		return Placement{Outcome: Yes, Allocations: allocations} // Also after the limit: the answer is complete.
 	case ctx.Err() != nil:
-		return Unknown, ""
+		return Placement{Outcome: Unknown}
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
-		return No, err.Error()
+		return Placement{Outcome: No, Text: err.Error()}
 	case err != nil:
-		return Fatal, err.Error()
+		return Placement{Outcome: Fatal, Text: err.Error()}
 	}
-	return No, ""
+	return Placement{Outcome: No}
 }
 
 // state returns the allocated devices of the node's pools, as the scheduler counts them.
@@ -132,7 +149,7 @@ func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.Name
 	for _, s := range n.Slices {
 		id := s.id()
 		for i, d := range s.Spec.Devices {
-			failed, err := a.Failing(ctx, expressions, s.candidate(i))
+			failed, err := a.Failing(ctx, expressions, s.Candidate(i))
 			if err != nil {
 				return false, err
 			}

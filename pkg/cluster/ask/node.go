@@ -39,7 +39,8 @@ type Slice struct {
 
 func (s Slice) id() pool.ID { return pool.ID{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name} }
 
-func (s Slice) candidate(index int) Candidate {
+// Candidate returns a device of the slice to evaluate selectors on.
+func (s Slice) Candidate(index int) Candidate {
 	c := Candidate{Device: device(s.Spec.Driver, s.Spec.Devices[index])}
 	if s.Shape != nil {
 		c.Shape, c.Index, c.Of = s.Shape, index, len(s.Spec.Devices)
@@ -126,6 +127,80 @@ func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.Resour
 	}
 	slices.SortFunc(out, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	return out
+}
+
+// With returns the node as it is once each of the claims has the allocation that it has here, or none, in place of its
+// earlier one. The node must be loaded.
+func (n *Node) With(claims ...*resourceapi.ResourceClaim) *Node {
+	replaced := sets.New[types.NamespacedName]()
+	for _, c := range claims {
+		replaced.Insert(NameOf(c))
+	}
+	out := *n
+	out.held = map[pool.ID]map[string][]hold{}
+	added := holds(claims)
+	for _, s := range n.Slices {
+		id := s.id()
+		if out.held[id] != nil {
+			continue
+		}
+		devices := map[string][]hold{}
+		for name, all := range n.held[id] {
+			if kept := slices.DeleteFunc(slices.Clone(all), func(h hold) bool { return replaced.Has(NameOf(h.Claim)) }); len(kept) > 0 {
+				devices[name] = kept
+			}
+		}
+		for name, all := range added[id] {
+			devices[name] = append(devices[name], all...)
+		}
+		out.held[id] = devices
+	}
+	return &out
+}
+
+// Tainted returns the node with another taint on the devices that the function selects. The node must be loaded.
+func (n *Node) Tainted(taint resourceapi.DeviceTaint, selected func(driver string, d resourceapi.Device) bool) *Node {
+	return n.changed(func(driver string, d *resourceapi.Device) bool {
+		if !selected(driver, *d) || slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint.Key && t.Effect == taint.Effect }) {
+			return false
+		}
+		d.Taints = append(slices.Clone(d.Taints), taint)
+		return true
+	})
+}
+
+// Untainted returns the node without the taints of a key on the devices that the function selects. The node must be loaded.
+func (n *Node) Untainted(key string, selected func(driver string, d resourceapi.Device) bool) *Node {
+	return n.changed(func(driver string, d *resourceapi.Device) bool {
+		has := func(t resourceapi.DeviceTaint) bool { return t.Key == key }
+		if !slices.ContainsFunc(d.Taints, has) || !selected(driver, *d) {
+			return false
+		}
+		d.Taints = slices.DeleteFunc(slices.Clone(d.Taints), has)
+		return true
+	})
+}
+
+// changed returns the node with copies of the devices that the function changes.
+func (n *Node) changed(change func(driver string, d *resourceapi.Device) bool) *Node {
+	out := *n
+	out.Slices = slices.Clone(n.Slices)
+	for i, s := range n.Slices {
+		copied := false
+		for j := range s.Spec.Devices {
+			d := s.Spec.Devices[j]
+			if !change(s.Spec.Driver, &d) {
+				continue
+			}
+			if !copied {
+				published := *s.ResourceSlice
+				published.Spec.Devices, copied = slices.Clone(s.Spec.Devices), true
+				out.Slices[i].ResourceSlice = &published
+			}
+			out.Slices[i].Spec.Devices[j] = d
+		}
+	}
+	return &out
 }
 
 // Holders returns the claims that hold devices of the node's pools, sorted by name.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
@@ -48,7 +49,7 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 
 // against returns the reasons against a device: its selectors, or all other reasons.
 func (a Asker) against(ctx context.Context, n *Node, q Request, s Slice, index int, left pool.Counters) (out []string) {
-	switch failed, err := a.Failing(ctx, q.Expressions(), s.candidate(index)); {
+	switch failed, err := a.Failing(ctx, q.Expressions(), s.Candidate(index)); {
 	case err != nil:
 		return []string{fmt.Sprintf("selector %s fails: %v", Brief(failed), err)}
 	case failed != "":
@@ -97,15 +98,7 @@ func (n *Node) competitors(id pool.ID, lacking []string) (out []hold) {
 func short(q Request, d resourceapi.Device, held []hold) string {
 	for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
 		c := d.Capacity[name]
-		need := c.Value.DeepCopy()
-		if c.RequestPolicy != nil && c.RequestPolicy.Default != nil {
-			need = *c.RequestPolicy.Default
-		}
-		if q.Capacity != nil {
-			if asked, ok := q.Capacity.Requests[name]; ok {
-				need = asked
-			}
-		}
+		need := Needed(q, name, c)
 		left := c.Value.DeepCopy()
 		for _, h := range held {
 			if used, ok := h.Result.ConsumedCapacity[name]; ok {
@@ -126,6 +119,19 @@ func short(q Request, d resourceapi.Device, held []hold) string {
 		}
 	}
 	return ""
+}
+
+// Needed returns how much of a capacity of a shared device a request needs. The allocator can round it up further.
+func Needed(q Request, name resourceapi.QualifiedName, c resourceapi.DeviceCapacity) resource.Quantity {
+	if q.Capacity != nil {
+		if asked, ok := q.Capacity.Requests[name]; ok {
+			return asked.DeepCopy()
+		}
+	}
+	if c.RequestPolicy != nil && c.RequestPolicy.Default != nil {
+		return c.RequestPolicy.Default.DeepCopy()
+	}
+	return c.Value.DeepCopy()
 }
 
 // Untolerated returns the taints that keep a request from a device.

@@ -303,6 +303,20 @@ func memory(bytes int64) int64 {
 
 const maxSlices = 32
 
+// GPUsOf returns the names of the GPUs that a published device needs: its own, or the members of an NVLink group. There are
+// none for a name that the driver does not give, and for monitor devices.
+func GPUsOf(d resourceapi.Device) (out []string) {
+	parsed, err := gpu.ParseName(d.Name)
+	if err != nil || parsed.Kind == gpu.KindMonitor {
+		return nil
+	}
+	addresses, _, _ := needs(parsed, d)
+	for _, a := range addresses {
+		out = append(out, gpu.Device{Kind: gpu.KindGPU, PCIAddress: a}.Name())
+	}
+	return out
+}
+
 // needs returns the GPUs of a device, and the memory slices that it takes, by its counters. An NVLink group consumes the
 // node's counter of each member, or the members' own counter sets.
 func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
