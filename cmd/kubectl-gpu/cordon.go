@@ -107,7 +107,9 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 type tainting struct {
 	*factory
 	// effect is empty to remove a cordon.
-	effect  resourceapi.DeviceTaintEffect
+	effect resourceapi.DeviceTaintEffect
+	// keep leaves cordons of others as they are: it changes none, and removes only those with the effect NoSchedule.
+	keep    bool
 	objects *objects
 	dryRun  []string
 	suffix  string
@@ -142,7 +144,11 @@ func (t *tainting) annotate(ctx context.Context, g view.GPU) (was string, err er
 		return "", fmt.Errorf("read node %s of GPU %s: %w", g.Node, g.Name, err)
 	}
 	var value any
-	if was = node.Annotations[key]; t.effect != "" {
+	was = node.Annotations[key]
+	if t.keep && was != "" && (t.effect != "" || was != string(resourceapi.DeviceTaintEffectNoSchedule)) {
+		return was, nil
+	}
+	if t.effect != "" {
 		value = t.effect
 	} else if was == "" {
 		return "", nil

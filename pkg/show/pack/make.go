@@ -19,7 +19,7 @@ import (
 // Bounds of the search for a wish.
 const (
 	// tries is the number of sets of units for which the allocator is asked.
-	tries = 20000
+	tries = 5000
 	// placements is the number of questions for one set of units.
 	placements = 600
 )

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -210,9 +209,9 @@ func TestMake_GroupBlockedByPartition_MovesIt(t *testing.T) {
 // TestMake_RandomClusters_StepsReplay replays each step of plans with the allocator, whose answers the planner shares in no
 // other way. Plans of few units are compared with all sets of units.
 func TestMake_RandomClusters_StepsReplay(t *testing.T) {
-	results := map[pack.Result]int{}
-	moves := map[int]int{}
-	for seed := range uint64(60) {
+	const tried = 2 // Pods of a set, in the brute force.
+	results, moves := map[pack.Result]int{}, map[int]int{}
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 35))
 		e := random(t, r)
 		o := options
@@ -221,20 +220,15 @@ func TestMake_RandomClusters_StepsReplay(t *testing.T) {
 		results[plan.Result]++
 		moves[len(plan.Moves)]++
 		before := slices.Clone(e.Claims)
-		least := e.fewest(w, o, 3)
+		least := e.fewest(w, o, tried)
 		e.Claims = before
 		if got := len(plan.Moves); plan.Result == pack.Moves && least >= 0 && got != least || plan.Result == pack.Blocked && least >= 0 {
 			t.Errorf("seed %d, wish %s: %d moves suffice: %s", seed, wish, least, plan)
-		} else if plan.Result == pack.Moves && least < 0 && got <= 3 {
+		} else if plan.Result == pack.Moves && least < 0 && got <= tried {
 			t.Errorf("seed %d, wish %s: the brute force finds no such plan: %s", seed, wish, plan)
 		}
 		if err := e.replay(plan, w); err != nil {
 			t.Errorf("seed %d, wish %s: %v: %s", seed, wish, err, plan)
-		}
-		for _, text := range plan.Notes {
-			if strings.Contains(text, "cut off") {
-				t.Errorf("seed %d: %s", seed, plan)
-			}
 		}
 	}
 	t.Log(results, moves)
@@ -247,7 +241,7 @@ func TestMake_RandomClusters_StepsReplay(t *testing.T) {
 func random(t testing.TB, r *rand.Rand) *env {
 	e := newEnv(t)
 	for i := range 2 + r.IntN(2) {
-		e.node(fmt.Sprintf("n%d", i), []string{"hgx-h100", "hgx-h100", "hgx-h100", "l40s-4"}[r.IntN(4)], 2+2*r.IntN(2))
+		e.node(fmt.Sprintf("n%d", i), []string{"hgx-h100", "hgx-h100", "hgx-h100", "l40s-4"}[r.IntN(4)], []int{2, 2, 4}[r.IntN(3)])
 	}
 	for i := range 6 + r.IntN(10) {
 		class := []string{gpus, small, small, medium, medium}[r.IntN(5)]
