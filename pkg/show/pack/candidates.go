@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -273,21 +274,34 @@ func couldGet(near map[string][]holding, total pool.Counters, devices map[string
 	if used {
 		return true // Its counters are taken already.
 	}
-	left := pool.Counters{}
 	for _, use := range d.ConsumesCounters {
-		var full resourceapi.CounterSet
-		full.Name, full.Counters = use.CounterSet, map[string]resourceapi.Counter{}
-		for name, value := range total[use.CounterSet] {
-			full.Counters[name] = resourceapi.Counter{Value: value}
+		for counter, need := range use.Counters {
+			value, published := total[use.CounterSet][counter]
+			if !published {
+				return false
+			}
+			left := value.DeepCopy()
+			left.Sub(need.Value)
+			for name, all := range near {
+				if slices.ContainsFunc(all, stays) {
+					take(&left, devices[name], use.CounterSet, counter)
+				}
+			}
+			if left.Sign() < 0 {
+				return false
+			}
 		}
-		left.Add([]resourceapi.CounterSet{full})
 	}
-	for name, all := range near {
-		if slices.ContainsFunc(all, stays) {
-			left.Take(devices[name])
+	return true
+}
+
+// take takes what a device consumes of a counter.
+func take(left *resource.Quantity, d resourceapi.Device, set, counter string) {
+	for _, use := range d.ConsumesCounters {
+		if consumed, ok := use.Counters[counter]; ok && use.CounterSet == set {
+			left.Sub(consumed.Value)
 		}
 	}
-	return len(left.Lacking(d)) == 0
 }
 
 // fitsTwice reports whether two requests fit on a shared device beside each other.

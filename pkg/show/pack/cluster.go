@@ -33,7 +33,7 @@ func Empty(ctx context.Context, c *Cluster, name string, o Options) Plan {
 			continue
 		}
 		budget := placements
-		moves, next, ok := p.relocate(ctx, end, []*unit{u}, name, &budget)
+		moves, next, ok := p.relocate(ctx, end, []*unit{u}, name, true, &budget)
 		if !ok {
 			plan.Blockers = append(plan.Blockers, u.name()+" fits on no other node")
 			continue
@@ -77,7 +77,8 @@ func Defragment(ctx context.Context, c *Cluster, o Options) Plan {
 	slices.SortFunc(all, func(a, b partly) int {
 		return cmp.Or(a.cost.compare(b.cost), strings.Compare(a.gpu.String(), b.gpu.String()))
 	})
-	end := p.cordoned(p.start(), plan.Hold)
+	p.base = p.cordoned(p.start(), plan.Hold)
+	end := p.base
 	// The places of moved units are other than the planner knows, so a GPU that took one stays as it is.
 	taken, gone := map[GPU]bool{}, map[*unit]bool{}
 	for _, one := range all {
@@ -88,8 +89,8 @@ func Defragment(ctx context.Context, c *Cluster, o Options) Plan {
 		if taken[one.gpu] || slices.ContainsFunc(one.units, func(u *unit) bool { return gone[u] }) {
 			continue
 		}
-		budget := placements
-		moves, next, ok := p.relocate(ctx, p.cordoned(end, []GPU{one.gpu}), one.units, "", &budget)
+		budget := placementsOfOne
+		moves, next, ok := p.relocate(ctx, p.cordoned(end, []GPU{one.gpu}), one.units, "", true, &budget)
 		if !ok {
 			continue
 		}

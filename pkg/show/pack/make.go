@@ -7,6 +7,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -22,6 +23,8 @@ const (
 	tries = 5000
 	// placements is the number of questions for one set of units.
 	placements = 600
+	// placementsOfOne is the number for one of the many GPUs of a cluster.
+	placementsOfOne = 60
 )
 
 // Make plans moves after which the wish fits on a node. Of all plans it returns one with the fewest pods, then with the most
@@ -244,7 +247,7 @@ func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, b
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
 	budget := placements
-	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, "", &budget)
+	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, "", false, &budget)
 	if !ok {
 		return found{}, state{}, false
 	}
@@ -257,8 +260,9 @@ func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, b
 }
 
 // relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. No unit goes
-// to the closed node. Each step is proven with the places that the later units still have.
-func (p *planner) relocate(ctx context.Context, s state, rest []*unit, closed string, budget *int) ([]Move, state, bool) {
+// to the closed node. Each step is proven with the places that the later units still have. lasting means that later questions
+// begin with this state or a fuller one, so that a node without room for the first unit is not asked again.
+func (p *planner) relocate(ctx context.Context, s state, rest []*unit, closed string, lasting bool, budget *int) ([]Move, state, bool) {
 	if len(rest) == 0 {
 		return nil, s, true
 	}
@@ -269,12 +273,18 @@ func (p *planner) relocate(ctx context.Context, s state, rest []*unit, closed st
 				p.cut = true
 				return nil, s, false
 			}
+			if !p.allowed(u, p.nodes[name].Node.Node, p.freeOf(gone, name)) {
+				continue
+			}
 			next, placed, ok := p.put(ctx, gone, u, name)
 			if !ok {
+				if lasting && name != u.node && ctx.Err() == nil {
+					p.demand(u).full.Insert(name)
+				}
 				continue
 			}
 			others := slices.DeleteFunc(slices.Clone(rest), func(o *unit) bool { return o == u })
-			if more, end, ok := p.relocate(ctx, next, others, closed, budget); ok {
+			if more, end, ok := p.relocate(ctx, next, others, closed, false, budget); ok {
 				return append([]Move{p.move(u, name, placed)}, more...), end, true
 			}
 		}
@@ -294,31 +304,51 @@ func largestFirst(units []*unit) []*unit {
 	})
 }
 
-// destinations iterates over the nodes that could take a unit: its own, and those that can take it as the cluster is. Moves
-// only make other nodes fuller, so no others are needed.
-func (p *planner) destinations(ctx context.Context, u *unit, closed string) func(yield func(string) bool) {
+// demand is what the claims of some units ask for. The allocator answers equally for all of them.
+type demand struct {
+	// dests are the nodes with devices for it before any move, as far as scanned of the planner's nodes.
+	dests   []string
+	scanned int
+	// full are nodes that have no devices for it any more.
+	full sets.Set[string]
+}
+
+// demand returns the demand of a unit.
+func (p *planner) demand(u *unit) *demand {
+	if u.demand == nil {
+		var key []byte
+		for _, c := range u.claims {
+			encoded, _ := c.Spec.Marshal() // A decoded object always encodes.
+			key = append(append(key, encoded...), 0)
+		}
+		if p.demands[string(key)] == nil {
+			p.demands[string(key)] = &demand{full: sets.New[string]()}
+		}
+		u.demand = p.demands[string(key)]
+	}
+	return u.demand
+}
+
+// destinations iterates over the nodes that could take a unit: its own, and those that have the devices before any move.
+// Moves only make other nodes fuller, so no others are needed.
+func (p *planner) destinations(ctx context.Context, u *unit, closed string) iter.Seq[string] {
+	d := p.demand(u)
 	return func(yield func(string) bool) {
 		if u.node != closed && p.nodes[u.node] != nil && !yield(u.node) {
 			return
 		}
 		for i := 0; ; i++ {
-			for i >= len(u.dests) && u.scanned < len(p.order) {
-				name := p.order[u.scanned]
-				if ctx.Err() != nil {
-					return
-				}
-				u.scanned++
-				if name == u.node {
-					continue
-				}
-				if _, _, ok := p.put(ctx, p.start(), u, name); ok {
-					u.dests = append(u.dests, name)
+			for i >= len(d.dests) && d.scanned < len(p.order) && ctx.Err() == nil {
+				name := p.order[d.scanned]
+				d.scanned++
+				if _, ok := p.place(ctx, p.node(p.base, name), u.without()); ok {
+					d.dests = append(d.dests, name)
 				}
 			}
-			if i >= len(u.dests) {
+			if i >= len(d.dests) {
 				return
 			}
-			if u.dests[i] != closed && !yield(u.dests[i]) {
+			if name := d.dests[i]; name != u.node && name != closed && !d.full.Has(name) && !yield(name) {
 				return
 			}
 		}
@@ -440,8 +470,10 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, claims []*resourc
 
 // fitsElsewhere reports whether another node can take a unit as the cluster is.
 func (p *planner) fitsElsewhere(ctx context.Context, u *unit) bool {
-	for range p.destinations(ctx, u, u.node) {
-		return true
+	for name := range p.destinations(ctx, u, u.node) {
+		if p.allowed(u, p.nodes[name].Node.Node, p.freeOf(p.start(), name)) {
+			return true
+		}
 	}
 	return false
 }

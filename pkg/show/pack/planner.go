@@ -45,6 +45,9 @@ type planner struct {
 	poolNode map[pool.ID]string
 	// counters are the full counters of pools.
 	counters map[pool.ID]pool.Counters
+	// base is the state before any move.
+	base    state
+	demands map[string]*demand
 	// moved are the needs of pods that move.
 	moved map[*corev1.Pod]why.Needs
 	// cut means that the search ended before all possibilities were tried.
@@ -65,7 +68,7 @@ func newPlanner(c *Cluster, o Options, wish *Wish) *planner {
 	p := &planner{
 		Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}, o: o, c: c,
 		nodes: map[string]*node{}, free: map[string]amounts{}, devices: map[pool.ID]map[string]resourceapi.Device{},
-		poolNode: map[pool.ID]string{}, counters: map[pool.ID]pool.Counters{}, moved: map[*corev1.Pod]why.Needs{},
+		poolNode: map[pool.ID]string{}, counters: map[pool.ID]pool.Counters{}, demands: map[string]*demand{}, moved: map[*corev1.Pod]why.Needs{},
 	}
 	for _, class := range c.Classes {
 		if class != nil {
@@ -241,12 +244,9 @@ func (p *planner) release(s state, u *unit) state {
 	return p.with(s, p.node(s, u.node).With(u.without()...), func(free amounts) { free.give(u.needs) })
 }
 
-// put returns the state with a unit on a node, if the scheduler can place it there.
+// put returns the state with a unit on a node, if the node has the devices.
 func (p *planner) put(ctx context.Context, s state, u *unit, name string) (state, []*resourceapi.ResourceClaim, bool) {
 	n := p.node(s, name)
-	if !p.allowed(u, n.Node, p.freeOf(s, name)) {
-		return s, nil, false
-	}
 	placed, ok := p.place(ctx, n, u.without())
 	if !ok {
 		return s, nil, false

@@ -38,9 +38,7 @@ type unit struct {
 	bytes int64
 	needs amounts
 
-	// dests are the nodes that can take the unit besides its own, as far as scanned of the planner's nodes.
-	dests   []string
-	scanned int
+	demand *demand
 }
 
 // busyAt is the utilization from which a pod counts as busy. Below it the GPU runs nothing but a rare request.
