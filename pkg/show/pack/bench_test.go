@@ -100,9 +100,9 @@ func BenchmarkMake500(b *testing.B) {
 	}
 }
 
-// BenchmarkDefragment500 plans the defragmentation of the same cluster.
-func BenchmarkDefragment500(b *testing.B) {
-	c := large(b, 500)
+// BenchmarkDefragment500 plans the defragmentation of 100 such nodes.
+func BenchmarkDefragment100(b *testing.B) {
+	c := large(b, 100)
 	before := processorTime(b)
 	defer func() { b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op") }()
 	for b.Loop() {

@@ -32,8 +32,7 @@ func Empty(ctx context.Context, c *Cluster, name string, o Options) Plan {
 			plan.Blockers = append(plan.Blockers, fmt.Sprintf("%s: %s", u.name(), u.fixed))
 			continue
 		}
-		budget := placements
-		moves, next, ok := p.relocate(ctx, end, []*unit{u}, name, true, &budget)
+		moves, next, ok := p.settle(ctx, end, end, []*unit{u}, name)
 		if !ok {
 			plan.Blockers = append(plan.Blockers, u.name()+" fits on no other node")
 			continue
@@ -89,8 +88,7 @@ func Defragment(ctx context.Context, c *Cluster, o Options) Plan {
 		if taken[one.gpu] || slices.ContainsFunc(one.units, func(u *unit) bool { return gone[u] }) {
 			continue
 		}
-		budget := placementsOfOne
-		moves, next, ok := p.relocate(ctx, p.cordoned(end, []GPU{one.gpu}), one.units, "", true, &budget)
+		moves, next, ok := p.settle(ctx, end, p.cordoned(end, []GPU{one.gpu}), one.units, "")
 		if !ok {
 			continue
 		}
@@ -118,6 +116,30 @@ func Defragment(ctx context.Context, c *Cluster, o Options) Plan {
 	}
 	p.finish(&plan, end, nil)
 	return plan
+}
+
+// settle gives each unit the first place with room, the largest first. Later questions begin with the committed state or a
+// fuller one, so a node that lacks devices in that state is not asked for them again. No unit goes to the closed node.
+func (p *planner) settle(ctx context.Context, committed, s state, units []*unit, closed string) (moves []Move, _ state, ok bool) {
+next:
+	for _, u := range largestFirst(units) {
+		s = p.release(s, u)
+		for name := range p.destinations(ctx, u, closed) {
+			if !p.allowed(u, p.nodes[name].Node.Node, p.freeOf(s, name)) {
+				continue
+			}
+			more, placed, ok := p.put(ctx, s, u, name)
+			if ok {
+				s, moves = more, append(moves, p.move(u, name, placed))
+				continue next
+			}
+			if p.node(s, name) == p.node(committed, name) && ctx.Err() == nil {
+				p.demand(u).full.Insert(name)
+			}
+		}
+		return nil, s, false
+	}
+	return moves, s, true
 }
 
 // part reports whether units use a GPU in part, and can all move.

@@ -23,8 +23,6 @@ const (
 	tries = 5000
 	// placements is the number of questions for one set of units.
 	placements = 600
-	// placementsOfOne is the number for one of the many GPUs of a cluster.
-	placementsOfOne = 60
 )
 
 // Make plans moves after which the wish fits on a node. Of all plans it returns one with the fewest pods, then with the most
@@ -247,7 +245,7 @@ func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, b
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
 	budget := placements
-	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, "", false, &budget)
+	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, &budget)
 	if !ok {
 		return found{}, state{}, false
 	}
@@ -259,16 +257,14 @@ func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, b
 	return f, open, ok
 }
 
-// relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. No unit goes
-// to the closed node. Each step is proven with the places that the later units still have. lasting means that later questions
-// begin with this state or a fuller one, so that a node without room for the first unit is not asked again.
-func (p *planner) relocate(ctx context.Context, s state, rest []*unit, closed string, lasting bool, budget *int) ([]Move, state, bool) {
+// relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. Each step is proven with the places that the later units still have.
+func (p *planner) relocate(ctx context.Context, s state, rest []*unit, budget *int) ([]Move, state, bool) {
 	if len(rest) == 0 {
 		return nil, s, true
 	}
 	for _, u := range largestFirst(rest) {
 		gone := p.release(s, u)
-		for name := range p.destinations(ctx, u, closed) {
+		for name := range p.destinations(ctx, u, "") {
 			if *budget--; *budget < 0 || ctx.Err() != nil {
 				p.cut = true
 				return nil, s, false
@@ -278,13 +274,10 @@ func (p *planner) relocate(ctx context.Context, s state, rest []*unit, closed st
 			}
 			next, placed, ok := p.put(ctx, gone, u, name)
 			if !ok {
-				if lasting && name != u.node && ctx.Err() == nil {
-					p.demand(u).full.Insert(name)
-				}
 				continue
 			}
 			others := slices.DeleteFunc(slices.Clone(rest), func(o *unit) bool { return o == u })
-			if more, end, ok := p.relocate(ctx, next, others, closed, false, budget); ok {
+			if more, end, ok := p.relocate(ctx, next, others, budget); ok {
 				return append([]Move{p.move(u, name, placed)}, more...), end, true
 			}
 		}
