@@ -111,7 +111,7 @@ func (e *packEnv) evict(w http.ResponseWriter, r *http.Request) {
 func TestPack_Wish_PrintsMovesAndChangesNothing(t *testing.T) {
 	e := startPack(t)
 	code, out, errOut := e.kubectl("pack", "--for", "nvlink-2")
-	want := "An NVLink group of 2 GPUs fits on node n1 after 1 move:\n" +
+	want := "Room for an NVLink group of 2 GPUs on node n1 after 1 move:\n" +
 		"  1. move team-a/web from n1 gpu-0000-1b-00-0-mig-1g-10gb-0 to n2 gpu-0000-1b-00-0-mig-1g-10gb-0 (9856Mi)\n" +
 		"Then it gets nvlink-2-0000-1b-00-0 of node n1.\n" +
 		"Free GPUs: 2 before, 2 after. The scheduler's allocator proved each step.\n" +

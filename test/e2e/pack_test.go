@@ -87,7 +87,7 @@ func TestPack_GroupBlockedBySmallPod_EvictionFreesIt(t *testing.T) {
 
 	plan := kubectlGPU(ctx, t, "pack", "train", "-n", namespace)
 	t.Log(plan)
-	if want := "after 1 move:\n  1. move " + namespace + "/" + before.Name + " from "; !strings.Contains(plan, want) {
+	if want := " after 1 move:\n  1. move " + namespace + "/" + before.Name + " from "; !strings.Contains(plan, want) {
 		t.Fatalf("the plan lacks %q:\n%s", want, plan)
 	}
 	if now := small(ctx); now == nil || now.UID != before.UID {

@@ -16,7 +16,7 @@ func Empty(ctx context.Context, c *Cluster, name string, o Options) Plan {
 	p := newPlanner(c, o, nil)
 	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
 	defer cancel()
-	plan := Plan{Wish: "node " + name + " empty", Result: Moves}
+	plan := Plan{Node: name, Result: Moves}
 	n := p.nodes[name]
 	if n == nil {
 		plan.Result, plan.Blockers = Blocked, []string{"node " + name + " is not among the nodes"}
@@ -55,7 +55,7 @@ func Defragment(ctx context.Context, c *Cluster, o Options) Plan {
 	p := newPlanner(c, o, nil)
 	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
 	defer cancel()
-	plan := Plan{Wish: "partly used GPUs empty", Result: Moves}
+	plan := Plan{Result: Moves}
 	type partly struct {
 		gpu   GPU
 		units []*unit

@@ -107,7 +107,9 @@ const (
 
 // Plan is an answer.
 type Plan struct {
-	Wish   string `json:"wish"`
+	// Wish is empty for a node to empty, which Node names, and for the whole cluster.
+	Wish   string `json:"wish,omitempty"`
+	Node   string `json:"node,omitempty"`
 	Result Result `json:"result"`
 	Moves  []Move `json:"moves,omitempty"`
 	// Place has the devices of the wish after the moves. It is nil without a wish.

@@ -17,19 +17,7 @@ import (
 // String returns the plan for people. It replaces characters that a terminal would interpret.
 func (p Plan) String() string {
 	var b strings.Builder
-	wish := capital(p.Wish)
-	switch {
-	case p.Result == Fits && p.Place != nil:
-		fmt.Fprintf(&b, "%s fits on node %s now, with %s: no pod needs to move.\n", wish, p.Place.Node, ask.List(p.Place.Devices))
-	case p.Result == Fits:
-		fmt.Fprintf(&b, "%s: no pod needs to move.\n", wish)
-	case p.Result == Blocked && len(p.Moves) == 0:
-		fmt.Fprintf(&b, "%s: no moves were found that free the devices.\n", wish)
-	case p.Place != nil:
-		fmt.Fprintf(&b, "%s fits on node %s after %s:\n", wish, p.Place.Node, count(len(p.Moves), "move"))
-	default:
-		fmt.Fprintf(&b, "%s: %s:\n", wish, count(len(p.Moves), "move"))
-	}
+	fmt.Fprintln(&b, p.headline())
 	for i, m := range p.Moves {
 		fmt.Fprintf(&b, "  %d. %s\n", i+1, m)
 		for _, n := range m.Notes {
@@ -52,6 +40,30 @@ func (p Plan) String() string {
 		fmt.Fprintf(&b, "  note: %s\n", n)
 	}
 	return printable(b.String())
+}
+
+// headline is the answer in a sentence.
+func (p Plan) headline() string {
+	moves := count(len(p.Moves), "move")
+	switch {
+	case p.Node != "" && p.Result == Fits:
+		return fmt.Sprintf("Node %s is empty: no pod has devices there.", p.Node)
+	case p.Node != "" && p.Result == Moves:
+		return fmt.Sprintf("Node %s is empty after %s:", p.Node, moves)
+	case p.Node != "" && len(p.Moves) > 0:
+		return fmt.Sprintf("Node %s cannot be emptied. %s would be possible:", p.Node, moves)
+	case p.Node != "":
+		return fmt.Sprintf("Node %s cannot be emptied.", p.Node)
+	case p.Wish == "" && len(p.Moves) > 0:
+		return fmt.Sprintf("%s free after %s:", count(len(p.Won), "more GPU"), moves)
+	case p.Wish == "":
+		return "No GPU can be won: none that is used in part can be emptied into others that are."
+	case p.Result == Fits:
+		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Wish, p.Place.Node, ask.List(p.Place.Devices))
+	case p.Result == Moves:
+		return fmt.Sprintf("Room for %s on node %s after %s:", p.Wish, p.Place.Node, moves)
+	}
+	return fmt.Sprintf("No moves were found that make room for %s.", p.Wish)
 }
 
 // String returns the step for people.
@@ -125,14 +137,6 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-func capital(text string) string {
-	runes := []rune(text)
-	if len(runes) > 0 {
-		runes[0] = unicode.ToUpper(runes[0])
-	}
-	return string(runes)
 }
 
 // printable replaces characters that a terminal would interpret, because names of other drivers' devices are others' texts.
