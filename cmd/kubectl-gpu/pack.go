@@ -181,7 +181,7 @@ func (p *packCommand) look(ctx context.Context, args []string, usage bool) (*loo
 
 // waiting returns the wish of a pod or claim that waits for devices.
 func waiting(c *pack.Cluster, s why.Subject) (pack.Wish, error) {
-	needs := c.Needs(s)
+	needs := c.Needs(s, time.Now())
 	switch missing := needs.Missing(); {
 	case s.Pod != nil && s.Pod.Spec.NodeName != "":
 		return pack.Wish{}, fmt.Errorf("%s %w, to node %s", s, errScheduled, s.Pod.Spec.NodeName)

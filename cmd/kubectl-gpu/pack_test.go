@@ -24,7 +24,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-const budgetsPath = "/apis/policy/v1/poddisruptionbudgets"
+const disruptionsPath = "/apis/policy/v1/poddisruptionbudgets"
 
 // packEnv has a partition of pod web on n1, so that no pair of GPUs is free: on n2 pod train has one GPU. The scheduler
 // and the ReplicaSet follow an eviction at once.
@@ -57,7 +57,7 @@ func startPack(t *testing.T) *packEnv {
 	e.lists[claimsPath] = serve(func() any {
 		return resourceapi.ResourceClaimList{TypeMeta: metav1.TypeMeta{Kind: "ResourceClaimList", APIVersion: "resource.k8s.io/v1"}, Items: e.claims}
 	})
-	e.lists[budgetsPath] = serve(func() any {
+	e.lists[disruptionsPath] = serve(func() any {
 		return policyv1.PodDisruptionBudgetList{TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudgetList", APIVersion: "policy/v1"}, Items: e.budgets}
 	})
 	e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}

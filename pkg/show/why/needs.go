@@ -4,6 +4,8 @@
 package why
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 )
@@ -12,7 +14,7 @@ import (
 type Needs struct{ w wanted }
 
 // Needs finds the claims of a subject. A claim that is not made yet is taken from its template.
-func (c *Cluster) Needs(s Subject) Needs { return Needs{c.claims(s)} }
+func (c *Cluster) Needs(s Subject, now time.Time) Needs { return Needs{c.claims(s, now)} }
 
 // Waiting are the claims without an allocation. They are copies.
 func (n Needs) Waiting() []*resourceapi.ResourceClaim { return n.w.waiting }
