@@ -77,8 +77,8 @@ func (e *evicting) run(ctx context.Context) (err error) {
 	if err := e.restore(ctx); err != nil {
 		return err
 	}
-	if e.look.wish.Pod != nil {
-		return e.scheduled(ctx, e.look.wish.Pod)
+	if e.look.goal.Pod != nil {
+		return e.scheduled(ctx, e.look.goal.Pod)
 	}
 	fmt.Fprintf(e.Out, "done: %d moves\n", len(e.plan.Moves))
 	return nil
@@ -227,12 +227,12 @@ func unschedulable(p corev1.Pod) string {
 	return ""
 }
 
-// errScheduled means that the pod of the wish has a node before all moves are made.
+// errScheduled means that the pod of the goal has a node before all moves are made.
 var errScheduled = errors.New("is scheduled already")
 
 // verify reads the cluster again after some moves, of which m is the last. It returns an error if a successor has one of the
-// plan's GPUs, or if the rest of the plan does not hold any more. A successor elsewhere than planned is no error while
-// the rest holds. If the pod of the wish is scheduled before all moves are made, the others are not needed.
+// plan's GPUs, or if the rest of the plan does not hold any more. A successor may be elsewhere than planned while
+// the rest holds. If the pod of the goal is scheduled before all moves are made, the others are not needed.
 func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors []*corev1.Pod) (scheduled bool, err error) {
 	next, err := e.packCommand.look(ctx, e.args, false)
 	if errors.Is(err, errScheduled) {
@@ -274,7 +274,7 @@ func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors
 				strings.Join(slices.Concat(sets.List(missing), again.Blockers), "; "))
 		}
 	default:
-		again = pack.Prove(ctx, next.cluster, next.wish, e.plan.Place.Node, rest.Pods(), o)
+		again = pack.Prove(ctx, next.cluster, next.goal, e.plan.Place.Node, rest.Pods(), o)
 		if again.Result == pack.Blocked {
 			return false, fmt.Errorf("the rest of the plan does not hold any more: %s", strings.Join(again.Blockers, "; "))
 		}
@@ -318,7 +318,7 @@ func (l *look) holds(pod *corev1.Pod, of map[view.ClaimRef][]pack.GPU) (devices 
 	return devices, on
 }
 
-// scheduled waits until the pod of the wish has a node.
+// scheduled waits until the pod of the goal has a node.
 func (e *evicting) scheduled(ctx context.Context, pod *corev1.Pod) error {
 	limited, cancel := context.WithTimeout(ctx, e.patience)
 	defer cancel()

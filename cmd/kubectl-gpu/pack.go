@@ -28,9 +28,9 @@ import (
 func newPack(f *factory) *cobra.Command {
 	p := &packCommand{}
 	c := &cobra.Command{
-		Use:   "pack (POD | --for WISH | --node NODE --empty | --defragment)",
+		Use:   "pack (POD | --for GOAL | --node NODE --empty | --defragment)",
 		Short: "Plan moves of pods that free GPUs, and make them",
-		Long: "Print the fewest moves of pods after which a waiting pod or a wish fits, a node is empty, or GPUs are free that are\n" +
+		Long: "Print the fewest moves of pods after which a waiting pod or a goal fits, a node is empty, or GPUs are free that are\n" +
 			"used in part. The scheduler's own allocator proves each step. Idle pods move before busy ones, small before large.\n" +
 			"Node selectors, required node affinity, taints, CPU, memory and disruption budgets count. A pod with another\n" +
 			"constraint, such as a volume, does not move, and neither do pods that --include names, unless it does.\n\n" +
@@ -39,7 +39,7 @@ func newPack(f *factory) *cobra.Command {
 			"the rest of the plan no longer holds. The cordons end with the command, also when it is interrupted. Only\n" +
 			"--node --empty keeps them once the node is empty. --evict needs the rights to create the subresource pods/eviction\n" +
 			"and to patch nodes.\n\n" +
-			"WISH is " + pack.WishHelp + ".\n" +
+			"GOAL is " + pack.GoalHelp + ".\n" +
 			"Exit code 0: it fits, or the moves suffice. 1: no plan, a move that failed, or an error. 2: an invalid command line.",
 		Example: "  kubectl gpu pack train-1\n  kubectl gpu pack train-1 --evict\n  kubectl gpu pack --for nvlink-4\n" +
 			"  kubectl gpu pack --node n1 --empty\n  kubectl gpu pack --defragment --include jobs",
@@ -47,7 +47,7 @@ func newPack(f *factory) *cobra.Command {
 	}
 	p.output = f.addOutput(c)
 	flags := c.Flags()
-	flags.StringVar(&p.wish, "for", "", "Free devices for a wish, such as nvlink-4, 4, 3g.40gb or 40Gi.")
+	flags.StringVar(&p.goal, "for", "", "Free devices for a goal, such as nvlink-4, 4, 3g.40gb or 40Gi.")
 	flags.StringVar(&p.node, "node", "", "Free the GPUs of a node, with --empty.")
 	flags.BoolVar(&p.empty, "empty", false, "Move all pods with devices off the node, as before its maintenance.")
 	flags.BoolVar(&p.defragment, "defragment", false, "Empty GPUs that are used in part, and draw the nodes before and after.")
@@ -67,7 +67,7 @@ func newPack(f *factory) *cobra.Command {
 
 type packCommand struct {
 	*output
-	wish, node               string
+	goal, node               string
 	empty, defragment, evict bool
 	include                  []string
 	limit, patience          time.Duration
@@ -75,7 +75,7 @@ type packCommand struct {
 
 func (p *packCommand) validate(args []string) error {
 	given := 0
-	for _, one := range []bool{len(args) > 0, p.wish != "", p.node != "", p.defragment} {
+	for _, one := range []bool{len(args) > 0, p.goal != "", p.node != "", p.defragment} {
 		if one {
 			given++
 		}
@@ -95,8 +95,8 @@ func (p *packCommand) validate(args []string) error {
 			return fmt.Errorf("--include=%s: give shared, jobs, unmanaged or unchecked", one)
 		}
 	}
-	if p.wish != "" {
-		_, err := pack.ParseWish(p.driver, p.wish)
+	if p.goal != "" {
+		_, err := pack.ParseGoal(p.driver, p.goal)
 		return err
 	}
 	return nil
@@ -136,7 +136,7 @@ func (p *packCommand) run(ctx context.Context, args []string) error {
 type look struct {
 	*objects
 	cluster *pack.Cluster
-	wish    pack.Wish
+	goal    pack.Goal
 }
 
 // look reads the cluster, and the pod that waits. With usage it reads the metrics of the plugins too.
@@ -170,27 +170,27 @@ func (p *packCommand) look(ctx context.Context, args []string, usage bool) (*loo
 	if usage {
 		p.measure(ctx, out)
 	}
-	if p.wish != "" {
-		out.wish, err = pack.ParseWish(p.driver, p.wish)
+	if p.goal != "" {
+		out.goal, err = pack.ParseGoal(p.driver, p.goal)
 	}
 	for _, s := range subjects {
-		out.wish, err = waiting(out.cluster, s)
+		out.goal, err = waiting(out.cluster, s)
 	}
 	return out, err
 }
 
-// waiting returns the wish of a pod or claim that waits for devices.
-func waiting(c *pack.Cluster, s why.Subject) (pack.Wish, error) {
+// waiting returns the goal of a pod or claim that waits for devices.
+func waiting(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
 	needs := c.Needs(s, time.Now())
 	switch missing := needs.Missing(); {
 	case s.Pod != nil && s.Pod.Spec.NodeName != "":
-		return pack.Wish{}, fmt.Errorf("%s %w, to node %s", s, errScheduled, s.Pod.Spec.NodeName)
+		return pack.Goal{}, fmt.Errorf("%s %w, to node %s", s, errScheduled, s.Pod.Spec.NodeName)
 	case len(missing) > 0:
-		return pack.Wish{}, fmt.Errorf("%s: %s", s, missing[0].Text)
+		return pack.Goal{}, fmt.Errorf("%s: %s", s, missing[0].Text)
 	case len(needs.Waiting()) == 0:
-		return pack.Wish{}, fmt.Errorf("%s waits for no device", s)
+		return pack.Goal{}, fmt.Errorf("%s waits for no device", s)
 	}
-	return pack.Wish{Text: s.String(), Claims: needs.Waiting(), Pod: s.Pod, Needs: needs}, nil
+	return pack.Goal{Text: s.String(), Claims: needs.Waiting(), Pod: s.Pod, Needs: needs}, nil
 }
 
 // budgets reads the disruption budgets. Without the right the plan says that they were not looked at.
@@ -236,7 +236,7 @@ func (p *packCommand) plan(ctx context.Context, l *look, held []pack.GPU) pack.P
 	case p.empty:
 		return pack.Empty(ctx, l.cluster, p.node, o)
 	}
-	return pack.Make(ctx, l.cluster, l.wish, o)
+	return pack.Make(ctx, l.cluster, l.goal, o)
 }
 
 // show prints a plan for people.

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -60,7 +61,13 @@ func startPack(t *testing.T) *packEnv {
 	e.lists[disruptionsPath] = serve(func() any {
 		return policyv1.PodDisruptionBudgetList{TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudgetList", APIVersion: "policy/v1"}, Items: e.budgets}
 	})
-	e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}
+	var nodes corev1.NodeList
+	for _, name := range []string{"n1", "n2"} {
+		nodes.Items = append(nodes.Items, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{"pods": resource.MustParse("110")}},
+		})
+	}
+	e.lists[nodesPath] = nodes
 	e.lists["/api/v1/namespaces/team-a/pods/web/eviction"] = http.HandlerFunc(e.evict)
 	return e
 }
@@ -108,16 +115,57 @@ func (e *packEnv) evict(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(status)
 }
 
-func TestPack_Wish_PrintsMovesAndChangesNothing(t *testing.T) {
+func TestPack_Goal_PrintsMovesAndChangesNothing(t *testing.T) {
 	e := startPack(t)
 	code, out, errOut := e.kubectl("pack", "--for", "nvlink-2")
 	want := "Room for an NVLink group of 2 GPUs on node n1 after 1 move:\n" +
 		"  1. move team-a/web from n1 gpu-0000-1b-00-0-mig-1g-10gb-0 to n2 gpu-0000-1b-00-0-mig-1g-10gb-0 (9856Mi)\n" +
 		"Then it gets nvlink-2-0000-1b-00-0 of node n1.\n" +
-		"Free GPUs: 2 before, 2 after. The scheduler's allocator proved each step.\n" +
-		"  note: the CPU and memory of nodes were not looked at: that needs the right to list the nodes and the pods of all namespaces\n"
+		"Free GPUs: 2 before, 2 after. The scheduler's allocator proved each step.\n"
 	if code != 0 || out != want || errOut != "" || len(e.annotations)+len(e.evictions) > 0 {
 		t.Errorf("exit code %d, stderr %q, %v %v, stdout:\n%s", code, errOut, e.annotations, e.evictions, out)
+	}
+}
+
+// TestPack_RightsMissing_PlanSaysSo has a user who may not list all pods.
+func TestPack_RightsMissing_PlanSaysSo(t *testing.T) {
+	e := startPack(t)
+	e.forbidden[podsPath], e.forbidden[disruptionsPath] = true, true
+	code, out, errOut := e.kubectl("pack", "--for", "nvlink-2")
+	for _, want := range []string{"the CPU and memory of nodes were not looked at", "disruption budgets were not looked at"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit code %d, %q is missing, stderr %q, stdout:\n%s", code, want, errOut, out)
+		}
+	}
+}
+
+// TestPack_WaitingPod_IsScheduledAfterMoves has a scheduler that follows once the cordons are removed.
+func TestPack_WaitingPod_IsScheduledAfterMoves(t *testing.T) {
+	e := startPack(t)
+	pending := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train-2", UID: "train-2"}}
+	pending.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &pending.Name}}
+	e.claims = append(e.claims, resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train-2", UID: "claim-train-2"}})
+	e.claims[2].Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: slicetest.Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.attributes["gpu.nvidia.com"].type == "nvlink-group"`,
+		}}},
+	}}}
+	e.lists["/api/v1/namespaces/team-a/events"] = corev1.EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}}
+	e.lists["/api/v1/namespaces/team-a/pods/train-2"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		now := pending
+		now.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+		if len(e.evictions) > 0 && len(e.annotations["n1"]) == 0 {
+			now.Spec.NodeName = "n1"
+		}
+		_ = json.NewEncoder(w).Encode(now)
+	})
+	code, out, errOut := e.kubectl("pack", "train-2", "--evict")
+	if code != 0 || errOut != "" || !strings.HasSuffix(out, "done: 1 moves; pod team-a/train-2 is scheduled to node n1\n") {
+		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
+	}
+	if code, _, errOut := e.kubectl("pack", "train-2"); code != 1 || !strings.Contains(errOut, "pod team-a/train-2 is scheduled already, to node n1") {
+		t.Errorf("exit code %d, stderr %q", code, errOut)
 	}
 }
 
@@ -205,6 +253,21 @@ func TestPack_NodeEmpty_KeepsCordons(t *testing.T) {
 	code, out, _ = e.kubectl("pack", "--node", "n2", "--empty", "--evict")
 	if code != 1 || !strings.Contains(out, "team-a/train: no controller would create it again") || len(e.evictions)+len(e.annotations) > 0 {
 		t.Errorf("exit code %d, evictions %v, stdout:\n%s", code, e.evictions, out)
+	}
+}
+
+// TestPack_Defragment_PrintsTableAndLayouts has a partition on each node, of which one can go to the other's GPU.
+func TestPack_Defragment_PrintsTableAndLayouts(t *testing.T) {
+	e := startPack(t)
+	e.run("api", "ReplicaSet", "n2", device("n2", "gpu-0000-1b-00-0-mig-1g-10gb-6"))
+	code, out, errOut := e.kubectl("pack", "--defragment")
+	before, rest, _ := strings.Cut(out, "1 more GPU free after 1 move:\n")
+	_, after, _ := strings.Cut(rest, "After:\n")
+	if code != 0 || errOut != "" || !strings.HasPrefix(before, "Before:\n") || !strings.Contains(before, "team-a/api") || !strings.Contains(before, "team-a/web") {
+		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
+	}
+	if !strings.HasSuffix(after, "NODE   GPU WON            MOVES   MOVES SO FAR   PODS\nn1     gpu-0000-1b-00-0   1       1              team-a/web\n") {
+		t.Errorf("the table is missing:\n%s", out)
 	}
 }
 

@@ -77,7 +77,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the webhook that only warns denies", File: "pkg/cluster/controller/webhook.go",
-		Old: "webhook(view, m, \"advise\", admission.Options{", New: "webhook(view, m, \"advise\", admission.Options{Binding: true, ",
+		Old: "admission.Options{DenyUnsatisfiable: denyUnsatisfiable}}, m, \"advise\"", New: "admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}}, m, \"advise\"",
 		Package: control, Test: "TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns",
 	},
 	{
@@ -87,7 +87,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a bug of a review denies what the driver has no part in", File: "pkg/cluster/controller/webhook.go",
-		Old: "				if o.Binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
 		Package: control, Test: "TestWebhooks_Panic_OnlyAdmitDenies",
 	},
 	{

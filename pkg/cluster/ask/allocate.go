@@ -37,7 +37,7 @@ type Placement struct {
 	Outcome
 	// Text explains No and Fatal, if the allocator does.
 	Text string
-	// Allocations are those of the claims, in their order. There are none but for Yes.
+	// Allocations has an allocation for each claim, in their order. There are none but for Yes.
 	Allocations []resourceapi.AllocationResult
 }
 

@@ -85,7 +85,7 @@ func large(b *testing.B, nodes int) *pack.Cluster {
 // BenchmarkMake500 plans for a group of four in a cluster of 500 nodes of eight H100.
 func BenchmarkMake500(b *testing.B) {
 	c := large(b, 500)
-	w, err := pack.ParseWish(slicetest.Driver, "nvlink-4")
+	w, err := pack.ParseGoal(slicetest.Driver, "nvlink-4")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func BenchmarkMake500(b *testing.B) {
 	}
 }
 
-// BenchmarkDefragment500 plans the defragmentation of 100 such nodes.
+// BenchmarkDefragment100 plans moves for all of 100 such nodes.
 func BenchmarkDefragment100(b *testing.B) {
 	c := large(b, 100)
 	before := processorTime(b)

@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
-// candidate is a set of units of one node whose move may let the wish fit there.
+// candidate is a set of units of one node whose move may let the goal fit there.
 type candidate struct {
 	node *node
 	// set is sorted by index.
@@ -58,7 +58,7 @@ type choice struct {
 	again bool
 }
 
-// candidates returns sets of units such that each way to make room for the wish contains one: for each choice of devices
+// candidates returns sets of units such that each way to make room for the goal contains one: for each choice of devices
 // the units that must leave these devices. Requests that do not name a number of devices have the empty set.
 func (p *planner) candidates(ctx context.Context, n *node, claims []*resourceapi.ResourceClaim) []candidate {
 	none := []candidate{newCandidate(n, nil)}

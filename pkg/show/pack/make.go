@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 )
 
-// Bounds of the search for a wish.
+// Bounds of the search for a goal.
 const (
 	// tries is the number of sets of units for which the allocator is asked.
 	tries = 5000
@@ -25,13 +25,13 @@ const (
 	placements = 600
 )
 
-// Make plans moves after which the wish fits on a node. Of all plans it returns one with the fewest pods, then with the most
-// idle ones, then with the least memory. All moved pods are from that node.
-func Make(ctx context.Context, c *Cluster, w Wish, o Options) Plan {
+// Make plans moves after which the goal fits on a node. It returns a plan with the fewest pods. Among these it prefers idle
+// pods, then the least memory. All moved pods are from that node.
+func Make(ctx context.Context, c *Cluster, w Goal, o Options) Plan {
 	p := newPlanner(c, o, &w)
 	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
 	defer cancel()
-	plan := Plan{Wish: w.Text}
+	plan := Plan{Goal: w.Text}
 	var left []*node
 	for _, name := range p.order {
 		n := p.nodes[name]
@@ -46,22 +46,22 @@ func Make(ctx context.Context, c *Cluster, w Wish, o Options) Plan {
 	}
 	best, end, ok := p.search(ctx, left, w)
 	if !ok {
-		plan.Result, plan.Blockers = Blocked, p.blockers(ctx, left, w.Claims)
+		plan.Result, plan.Blockers = Blocked, p.blockers(ctx, left, w)
 		p.finish(&plan, p.start(), nil)
 		return plan
 	}
 	plan.Result, plan.Moves, plan.Hold = Moves, best.moves, best.hold
-	plan.Place = &Place{best.node.Name, devices(best.wish)}
-	p.finish(&plan, end, best.wish)
+	plan.Place = &Place{best.node.Name, devices(best.goal)}
+	p.finish(&plan, end, best.goal)
 	return plan
 }
 
-// Prove proves the rest of a plan: that the wish fits on the node once the pods have moved. Pods are namespace/name.
-func Prove(ctx context.Context, c *Cluster, w Wish, node string, pods []string, o Options) Plan {
+// Prove proves the rest of a plan: that the goal fits on the node once the pods have moved. Pods are namespace/name.
+func Prove(ctx context.Context, c *Cluster, w Goal, node string, pods []string, o Options) Plan {
 	p := newPlanner(c, o, &w)
 	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
 	defer cancel()
-	plan := Plan{Wish: w.Text}
+	plan := Plan{Goal: w.Text}
 	plan.Result = Blocked
 	n := p.nodes[node]
 	if n == nil {
@@ -92,16 +92,16 @@ func Prove(ctx context.Context, c *Cluster, w Wish, node string, pods []string, 
 		plan.Blockers = append(plan.Blockers, "the devices of node "+node+", or the places for the pods, are not free any more")
 		return plan
 	}
-	plan.Result, plan.Moves, plan.Hold, plan.Place = Moves, found.moves, found.hold, &Place{node, devices(found.wish)}
+	plan.Result, plan.Moves, plan.Hold, plan.Place = Moves, found.moves, found.hold, &Place{node, devices(found.goal)}
 	if len(set) == 0 {
 		plan.Result = Fits
 	}
-	p.finish(&plan, end, found.wish)
+	p.finish(&plan, end, found.goal)
 	return plan
 }
 
-// grant places the wish on a node.
-func (p *planner) grant(ctx context.Context, s state, n *node, w Wish) ([]*resourceapi.ResourceClaim, bool) {
+// grant places the goal on a node.
+func (p *planner) grant(ctx context.Context, s state, n *node, w Goal) ([]*resourceapi.ResourceClaim, bool) {
 	if w.Pod != nil && p.freeOf(s, n.Name).lacks(requests(w.Pod)) != "" {
 		return nil, false
 	}
@@ -113,7 +113,7 @@ type found struct {
 	node  *node
 	moves []Move
 	hold  []GPU
-	wish  []*resourceapi.ResourceClaim
+	goal  []*resourceapi.ResourceClaim
 }
 
 // queue has the candidates that were not tried yet, the cheapest first.
@@ -138,9 +138,9 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// search tries sets of units, the cheapest first. A set that does not suffice is followed by its supersets, so that the
+// search tries sets of units, the cheapest first. After a set that does not suffice come those that contain it. So the
 // first one that does is the cheapest, unless the bounds end the search before.
-func (p *planner) search(ctx context.Context, nodes []*node, w Wish) (found, state, bool) {
+func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, state, bool) {
 	var q queue
 	seen := map[string]bool{}
 	push := func(c candidate) {
@@ -164,7 +164,7 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Wish) (found, sta
 			break
 		}
 		c := heap.Pop(&q).(candidate)
-		// A node on which the wish fits in no case has no plan.
+		// A node on which the goal fits in no case has no plan.
 		if _, known := room[c.node]; !known {
 			answer, _ := p.Allocate(ctx, p.node(p.start(), c.node.Name), released(c.node.movable()), w.Claims)
 			room[c.node] = answer == ask.Yes
@@ -189,9 +189,9 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Wish) (found, sta
 	return p.greedy(ctx, nodes, w)
 }
 
-// greedy tries one irreducible set of each node: all units leave, and return as long as the wish fits. It is for clusters
+// greedy tries one irreducible set of each node: all units leave, and return as long as the goal fits. It is for clusters
 // in which the search was cut.
-func (p *planner) greedy(ctx context.Context, nodes []*node, w Wish) (found, state, bool) {
+func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, state, bool) {
 	var all []candidate
 	for _, n := range nodes {
 		set := n.movable()
@@ -232,9 +232,9 @@ func (n *node) movable() (out []*unit) {
 	return out
 }
 
-// try proves a set of units: the wish fits without them, each of them fits elsewhere in turn while the GPUs of the wish are
-// cordoned, and the wish fits at the end.
-func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, bool) {
+// try proves a set of units. The goal fits without them. Each of them fits elsewhere in turn while the GPUs of the goal are
+// cordoned. The goal fits at the end.
+func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, bool) {
 	n := p.node(p.start(), c.node.Name)
 	for _, u := range c.set {
 		n = n.With(u.without()...)
@@ -253,7 +253,7 @@ func (p *planner) try(ctx context.Context, c candidate, w Wish) (found, state, b
 	// The cordons end with the moves.
 	n = p.node(end, c.node.Name).Untainted(cordonTaint.Key, p.only(c.node.Name, sets.New(f.hold...)))
 	open := p.with(end, n, nil)
-	f.wish, ok = p.grant(ctx, open, c.node, w)
+	f.goal, ok = p.grant(ctx, open, c.node, w)
 	return f, open, ok
 }
 
@@ -297,9 +297,9 @@ func largestFirst(units []*unit) []*unit {
 	})
 }
 
-// demand is what the claims of some units ask for. The allocator answers equally for all of them.
+// demand has the devices that the claims of some units ask for. The allocator answers equally for all of them.
 type demand struct {
-	// dests are the nodes with devices for it before any move, as far as scanned of the planner's nodes.
+	// The nodes with devices for it before any move, as far as scanned of the planner's nodes.
 	dests   []string
 	scanned int
 	// full are nodes that have no devices for it any more.
@@ -371,7 +371,7 @@ func devices(claims []*resourceapi.ResourceClaim) (out []string) {
 }
 
 // finish adds the result to a plan: the GPUs that it wins, the claims after it, and what was not looked at.
-func (p *planner) finish(plan *Plan, end state, wish []*resourceapi.ResourceClaim) {
+func (p *planner) finish(plan *Plan, end state, goal []*resourceapi.ResourceClaim) {
 	after := map[string]*resourceapi.ResourceClaim{}
 	for _, m := range plan.Moves {
 		for _, c := range m.placed {
@@ -392,7 +392,7 @@ func (p *planner) finish(plan *Plan, end state, wish []*resourceapi.ResourceClai
 		used[1].Insert(p.gpusOf([]*resourceapi.ResourceClaim{moved})...)
 		plan.After = append(plan.After, *moved)
 	}
-	for _, c := range wish {
+	for _, c := range goal {
 		plan.After = append(plan.After, *c)
 	}
 	for _, name := range p.order {
@@ -428,15 +428,15 @@ func (p *planner) unseen() (out []string) {
 	return out
 }
 
-// blockers names the units that keep the wish from the nodes that could have it if they could move.
-func (p *planner) blockers(ctx context.Context, nodes []*node, claims []*resourceapi.ResourceClaim) (out []string) {
+// blockers names the units that keep the goal from the nodes that could have it if they could move.
+func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []string) {
 	const most = 8
 	possible := 0
 	for _, n := range nodes {
 		if ctx.Err() != nil {
 			break
 		}
-		if answer, _ := p.Allocate(ctx, p.node(p.start(), n.Name), released(n.units), claims); answer != ask.Yes {
+		if answer, _ := p.Allocate(ctx, p.node(p.start(), n.Name), released(n.units), w.Claims); answer != ask.Yes {
 			continue
 		}
 		possible++
@@ -452,8 +452,12 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, claims []*resourc
 			}
 		}
 	}
-	if possible == 0 && len(nodes) > 0 {
-		out = append(out, "no node can allocate it, even if it were empty")
+	switch {
+	case possible > 0 || len(nodes) == 0:
+	case w.Pod == nil:
+		out = append(out, "no node publishes such devices now; if nodes do so only once an object asks (chart value publish), create the pod and name it")
+	default:
+		out = append(out, "no node can allocate it with the devices that are published now, even if it were empty")
 	}
 	if len(nodes) == 0 {
 		out = append(out, "its node selector, affinity or tolerations exclude every node")

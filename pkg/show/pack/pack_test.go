@@ -96,9 +96,9 @@ func (e *env) cluster() *pack.Cluster {
 
 var options = pack.Options{Driver: slicetest.Driver, Limit: time.Minute}
 
-func (e *env) make(wish string, o pack.Options) (pack.Wish, pack.Plan) {
+func (e *env) make(goal string, o pack.Options) (pack.Goal, pack.Plan) {
 	e.t.Helper()
-	w, err := pack.ParseWish(slicetest.Driver, wish)
+	w, err := pack.ParseGoal(slicetest.Driver, goal)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func values(all []*resourceapi.ResourceClaim) (out []resourceapi.ResourceClaim) 
 
 // replay makes the moves of a plan with the allocator, as the scheduler does: the GPUs of the plan are tainted meanwhile.
 // It returns the cluster after the plan.
-func (e *env) replay(plan pack.Plan, w pack.Wish) error {
+func (e *env) replay(plan pack.Plan, w pack.Goal) error {
 	taint := resourceapi.DeviceTaint{Key: "gpu.nvidia.com/cordoned", Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	var cordons []*resourceapi.DeviceTaintRule
 	for _, s := range e.Slices {
@@ -178,7 +178,7 @@ func (e *env) replay(plan pack.Plan, w pack.Wish) error {
 	}
 	results, err := whytest.Schedule(&fleet, node, w.Claims)
 	if err != nil || len(results) == 0 {
-		return fmt.Errorf("the wish does not fit on %s after the moves: %w", plan.Place.Node, err)
+		return fmt.Errorf("the goal does not fit on %s after the moves: %w", plan.Place.Node, err)
 	}
 	return nil
 }
@@ -215,20 +215,20 @@ func TestMake_RandomClusters_StepsReplay(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 35))
 		e := random(t, r)
 		o := options
-		wish := []string{"nvlink-2", "nvlink-2", "nvlink-4", "nvlink-4", "2", "3", "3g.40gb", "4g.40gb", "7g.80gb", "70Gi"}[r.IntN(10)]
-		w, plan := e.make(wish, o)
+		goal := []string{"nvlink-2", "nvlink-2", "nvlink-4", "nvlink-4", "2", "3", "3g.40gb", "4g.40gb", "7g.80gb", "70Gi"}[r.IntN(10)]
+		w, plan := e.make(goal, o)
 		results[plan.Result]++
 		moves[len(plan.Moves)]++
 		before := slices.Clone(e.Claims)
 		least := e.fewest(w, o, tried)
 		e.Claims = before
 		if got := len(plan.Moves); plan.Result == pack.Moves && least >= 0 && got != least || plan.Result == pack.Blocked && least >= 0 {
-			t.Errorf("seed %d, wish %s: %d moves suffice: %s", seed, wish, least, plan)
+			t.Errorf("seed %d, goal %s: %d moves suffice: %s", seed, goal, least, plan)
 		} else if plan.Result == pack.Moves && least < 0 && got <= tried {
-			t.Errorf("seed %d, wish %s: the brute force finds no such plan: %s", seed, wish, plan)
+			t.Errorf("seed %d, goal %s: the brute force finds no such plan: %s", seed, goal, plan)
 		}
 		if err := e.replay(plan, w); err != nil {
-			t.Errorf("seed %d, wish %s: %v: %s", seed, wish, err, plan)
+			t.Errorf("seed %d, goal %s: %v: %s", seed, goal, err, plan)
 		}
 	}
 	t.Log(results, moves)
@@ -296,9 +296,9 @@ func (e *env) scattered(r *rand.Rand, c *resourceapi.ResourceClaim, node string)
 	e.try(c, node)
 }
 
-// fewest returns the smallest number of pods of one node, up to a limit, after whose moves the wish fits, or -1. It tries all
+// fewest returns the smallest number of pods of one node, up to a limit, after whose moves the goal fits, or -1. It tries all
 // sets, orders and nodes.
-func (e *env) fewest(w pack.Wish, o pack.Options, limit int) int {
+func (e *env) fewest(w pack.Goal, o pack.Options, limit int) int {
 	for size := 0; size <= limit; size++ {
 		for _, n := range e.Nodes {
 			var movable []string
@@ -329,7 +329,7 @@ func combinations(all []string, size int) (out [][]string) {
 	return out
 }
 
-func (e *env) schedule(w pack.Wish, n *corev1.Node, claims []*resourceapi.ResourceClaim) []resourceapi.AllocationResult {
+func (e *env) schedule(w pack.Goal, n *corev1.Node, claims []*resourceapi.ResourceClaim) []resourceapi.AllocationResult {
 	fleet := *e.Fleet
 	if w.Class != nil {
 		fleet.Classes = append(slices.Clone(fleet.Classes), w.Class)
@@ -341,8 +341,8 @@ func (e *env) schedule(w pack.Wish, n *corev1.Node, claims []*resourceapi.Resour
 	return results
 }
 
-// suffices reports whether the wish fits on a node once some pods have moved.
-func (e *env) suffices(w pack.Wish, n *corev1.Node, set []string) bool {
+// suffices reports whether the goal fits on a node once some pods have moved.
+func (e *env) suffices(w pack.Goal, n *corev1.Node, set []string) bool {
 	all := e.Claims
 	defer func() { e.Claims = all }()
 	e.Claims = nil
@@ -351,15 +351,15 @@ func (e *env) suffices(w pack.Wish, n *corev1.Node, set []string) bool {
 			e.Claims = append(e.Claims, c)
 		}
 	}
-	wish := e.schedule(w, n, w.Claims)
-	if len(wish) == 0 {
+	goal := e.schedule(w, n, w.Claims)
+	if len(goal) == 0 {
 		return false
 	}
 	e.Claims = all
 	hold := map[string]bool{}
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
-			if *s.Spec.NodeName == n.Name && slices.ContainsFunc(wish[0].Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Device == d.Name }) {
+			if *s.Spec.NodeName == n.Name && slices.ContainsFunc(goal[0].Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Device == d.Name }) {
 				for _, g := range view.GPUsOf(d) {
 					hold[g] = true
 				}
@@ -381,7 +381,7 @@ func (e *env) suffices(w pack.Wish, n *corev1.Node, set []string) bool {
 	return e.relocatable(w, set)
 }
 
-func (e *env) relocatable(w pack.Wish, rest []string) bool {
+func (e *env) relocatable(w pack.Goal, rest []string) bool {
 	if len(rest) == 0 {
 		return true
 	}

@@ -19,7 +19,7 @@ type Cluster struct {
 	why.Cluster
 	Pods    []*corev1.Pod
 	Budgets []*policyv1.PodDisruptionBudget
-	// AllPods means that Pods are those of all namespaces. Only then the free CPU and memory of nodes are known.
+	// AllPods means that Pods has the pods of all namespaces. Only then the free CPU and memory of nodes are known.
 	AllPods bool
 	// NoBudgets means that the disruption budgets could not be read.
 	NoBudgets bool
@@ -33,11 +33,11 @@ type Options struct {
 	Driver string
 	// Limit is the time for the search; 0 means DefaultLimit.
 	Limit time.Duration
-	// Shared also moves pods with a claim that several pods use or that is named by the pod's author. Unmanaged also moves
-	// pods that no controller creates again, Jobs those of Jobs, Unchecked those that a constraint that the planner does not
-	// know may keep from other nodes.
+	// Shared also moves pods with a claim that several pods use or that is named by the pod's author. The other
+	// fields also move pods that no controller creates again, pods of Jobs, and pods with a constraint that the planner does
+	// not know.
 	Shared, Unmanaged, Jobs, Unchecked bool
-	// Held are GPUs that are cordoned for the plan itself. For the wish they count as not cordoned.
+	// Held are GPUs that are cordoned for the plan itself. For the goal they count as not cordoned.
 	Held []GPU
 }
 
@@ -52,8 +52,8 @@ type GPU struct {
 
 func (g GPU) String() string { return g.Node + "/" + g.Name }
 
-// Wish is the demand for which GPUs are freed.
-type Wish struct {
+// Goal is the demand for which GPUs are freed.
+type Goal struct {
 	Text   string
 	Claims []*resourceapi.ResourceClaim
 	// Class is a class that the cluster lacks and the claims name, or nil.
@@ -64,7 +64,7 @@ type Wish struct {
 	Needs why.Needs
 }
 
-// Place is a node, and the devices of a unit or of the wish there.
+// Place is a node, and the devices of a unit or of the goal there.
 type Place struct {
 	Node    string   `json:"node"`
 	Devices []string `json:"devices"`
@@ -107,12 +107,12 @@ const (
 
 // Plan is an answer.
 type Plan struct {
-	// Wish is empty for a node to empty, which Node names, and for the whole cluster.
-	Wish   string `json:"wish,omitempty"`
+	// Goal is empty for a node to empty, which Node names, and for the whole cluster.
+	Goal   string `json:"goal,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Result Result `json:"result"`
 	Moves  []Move `json:"moves,omitempty"`
-	// Place has the devices of the wish after the moves. It is nil without a wish.
+	// Place has the devices of the goal after the moves. It is nil without a goal.
 	Place *Place `json:"place,omitempty"`
 	// Hold are the GPUs to keep newcomers from while the moves are made.
 	Hold []GPU `json:"hold,omitempty"`
@@ -123,6 +123,6 @@ type Plan struct {
 	// Blockers say which pods cannot move, and why.
 	Blockers []string `json:"blockers,omitempty"`
 	Notes    []string `json:"notes,omitempty"`
-	// After are the cluster's claims after the moves, the wish's included.
+	// After are the cluster's claims after the moves, the goal's included.
 	After []resourceapi.ResourceClaim `json:"-"`
 }

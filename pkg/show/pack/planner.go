@@ -26,7 +26,7 @@ import (
 	"gpu-dra-driver/pkg/show/why"
 )
 
-// cordonTaint is on the devices of GPUs that kubectl gpu cordons.
+// cordonTaint is on the devices of cordoned GPUs.
 var cordonTaint = resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 
 // planner answers one question.
@@ -58,11 +58,11 @@ type planner struct {
 type node struct {
 	*ask.Node
 	units []*unit
-	// gpus are the GPUs with the units on each. A GPU without units is free.
+	// The units on each GPU. A GPU without units is free.
 	gpus map[string][]*unit
 }
 
-func newPlanner(c *Cluster, o Options, wish *Wish) *planner {
+func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	p := &planner{
@@ -76,10 +76,10 @@ func newPlanner(c *Cluster, o Options, wish *Wish) *planner {
 		}
 	}
 	var asked []*resourceapi.ResourceClaim
-	if wish != nil {
-		asked = slices.Clone(wish.Claims)
-		if wish.Class != nil {
-			_ = indexer.Add(wish.Class)
+	if goal != nil {
+		asked = slices.Clone(goal.Claims)
+		if goal.Class != nil {
+			_ = indexer.Add(goal.Class)
 		}
 	}
 	p.Server, _ = schedulerfault.Parse(c.ServerVersion)
@@ -284,7 +284,7 @@ func (p *planner) allowed(u *unit, n *corev1.Node, free amounts) bool {
 	return free.lacks(u.needs) == ""
 }
 
-// names of claims to release.
+// released returns the names of the units' claims.
 func released(set []*unit) sets.Set[types.NamespacedName] {
 	out := sets.New[types.NamespacedName]()
 	for _, u := range set {

@@ -163,7 +163,7 @@ func TestDefragment_RandomClusters_EachGPUIsWon(t *testing.T) {
 		e := random(t, rand.New(rand.NewPCG(seed, 36)))
 		plan := pack.Defragment(context.Background(), e.cluster(), options)
 		won += len(plan.Won)
-		if err := e.replay(plan, pack.Wish{}); err != nil {
+		if err := e.replay(plan, pack.Goal{}); err != nil {
 			t.Fatalf("seed %d: %v:\n%s", seed, err, plan)
 		}
 		if holders := e.held(plan.Won...); len(holders) > 0 || plan.Free[1] != plan.Free[0]+len(plan.Won) || len(plan.Wins()) != len(plan.Won) {
@@ -182,7 +182,7 @@ func TestEmpty_RandomClusters_OnlyBlockersStay(t *testing.T) {
 		e := random(t, rand.New(rand.NewPCG(seed, 37)))
 		plan := pack.Empty(context.Background(), e.cluster(), "n0", options)
 		results[plan.Result]++
-		if err := e.replay(plan, pack.Wish{}); err != nil {
+		if err := e.replay(plan, pack.Goal{}); err != nil {
 			t.Fatalf("seed %d: %v:\n%s", seed, err, plan)
 		}
 		if holders := e.held(plan.Hold...); len(slices.Compact(slices.Sorted(slices.Values(holders)))) != len(plan.Blockers) {
@@ -225,12 +225,12 @@ func TestProve_RestOfPlan_HoldsUntilNewcomer(t *testing.T) {
 	}
 }
 
-func TestParseWish_Texts_SelectDevices(t *testing.T) {
+func TestParseGoal_Texts_SelectDevices(t *testing.T) {
 	for text, want := range map[string]string{
 		"nvlink-4": "an NVLink group of 4 GPUs", "1": "1 GPU", "4": "4 GPUs of one node", "3g.40gb": "a partition 3g.40gb", "40Gi": "40Gi of a GPU's memory",
 		"": "", "0": "", "-1": "", "33": "", "nvlink-": "", "nvlink-x": "", "many": "", "-4Gi": "",
 	} {
-		w, err := pack.ParseWish(slicetest.Driver, text)
+		w, err := pack.ParseGoal(slicetest.Driver, text)
 		if (err == nil) != (want != "") || w.Text != want {
 			t.Errorf("%q is %q, %v; want %q", text, w.Text, err, want)
 		}

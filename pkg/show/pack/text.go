@@ -31,7 +31,7 @@ func (p Plan) String() string {
 		fmt.Fprintf(&b, "Free GPUs: %d before, %d after. The scheduler's allocator proved each step.\n", p.Free[0], p.Free[1])
 	}
 	if len(p.Blockers) > 0 {
-		fmt.Fprintln(&b, "These cannot move:")
+		fmt.Fprintln(&b, "In the way:")
 	}
 	for _, text := range p.Blockers {
 		fmt.Fprintf(&b, "  - %s\n", text)
@@ -54,16 +54,16 @@ func (p Plan) headline() string {
 		return fmt.Sprintf("Node %s cannot be emptied. %s would be possible:", p.Node, moves)
 	case p.Node != "":
 		return fmt.Sprintf("Node %s cannot be emptied.", p.Node)
-	case p.Wish == "" && len(p.Moves) > 0:
+	case p.Goal == "" && len(p.Moves) > 0:
 		return fmt.Sprintf("%s free after %s:", count(len(p.Won), "more GPU"), moves)
-	case p.Wish == "":
+	case p.Goal == "":
 		return "No GPU can be won: none that is used in part can be emptied into others that are."
 	case p.Result == Fits:
-		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Wish, p.Place.Node, ask.List(p.Place.Devices))
+		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Goal, p.Place.Node, ask.List(p.Place.Devices))
 	case p.Result == Moves:
-		return fmt.Sprintf("Room for %s on node %s after %s:", p.Wish, p.Place.Node, moves)
+		return fmt.Sprintf("Room for %s on node %s after %s:", p.Goal, p.Place.Node, moves)
 	}
-	return fmt.Sprintf("No moves were found that make room for %s.", p.Wish)
+	return fmt.Sprintf("No moves were found that make room for %s.", p.Goal)
 }
 
 // String returns the step for people.
@@ -94,7 +94,7 @@ func (m Move) String() string {
 
 func (p Place) String() string { return p.Node + " " + strings.Join(p.Devices, ", ") }
 
-// Win is a row of the table of a defragmentation: a GPU, and the moves that free it.
+// Win is a row of the table of a plan for the whole cluster: a GPU, and the moves that free it.
 type Win struct {
 	GPU   GPU
 	Moves int
@@ -119,7 +119,7 @@ func (p Plan) Wins() (out []Win) {
 	return out
 }
 
-// Nodes are those on which the moves change something, sorted.
+// Nodes returns the nodes that the moves change, sorted.
 func (p Plan) Nodes() []string {
 	var out []string
 	for _, m := range p.Moves {

@@ -90,7 +90,7 @@ func devicesOf(a *resourceapi.AllocationResult) (out []string) {
 	return out
 }
 
-// units joins pods and claims that must move together. Claims without devices of nodes are left out.
+// makeUnits joins pods and claims that must move together. Claims without devices of nodes are left out.
 func (p *planner) makeUnits() {
 	pods := map[types.NamespacedName]*corev1.Pod{}
 	for _, one := range p.c.Pods {
