@@ -458,6 +458,7 @@ func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 	claims, err := cluster.Client.ResourceV1().ResourceClaims(pod.Namespace).List(ctx, metav1.ListOptions{})
 	must(t, err)
 	claim := &claims.Items[0]
+	claim.ResourceVersion = "" // The plugin may write the status at the same time.
 	claim.Status.Devices = nil
 	_, err = as("other-node").ResourceV1().ResourceClaims(pod.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
 	denied("the status of another node's claim", err)
