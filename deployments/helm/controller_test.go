@@ -45,13 +45,21 @@ func decode[T any](t *testing.T, manifests, kind string) map[string]T {
 	return out
 }
 
+// valueOf returns the value of a variable, or the path of the field that it comes from. Of an amount it returns a number.
+func valueOf(e corev1.EnvVar) string {
+	switch {
+	case e.ValueFrom == nil:
+		return e.Value
+	case e.ValueFrom.ResourceFieldRef != nil:
+		return "1"
+	}
+	return e.ValueFrom.FieldRef.FieldPath
+}
+
 func environ(c corev1.Container) map[string]string {
 	out := map[string]string{}
 	for _, e := range c.Env {
-		if e.ValueFrom != nil {
-			e.Value = e.ValueFrom.FieldRef.FieldPath
-		}
-		out[e.Name] = e.Value
+		out[e.Name] = valueOf(e)
 	}
 	return out
 }

@@ -34,7 +34,7 @@ func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 				t.Errorf("%s is not a flag of the plugin", e.Name)
 			}
 			if e.ValueFrom != nil {
-				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")
+				e.Value = strings.ReplaceAll(valueOf(e), ".", "-")
 			}
 			environ = append(environ, e.Name+"="+e.Value)
 		}
@@ -70,7 +70,7 @@ func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 				t.Errorf("%s: %s is not a flag of the controller", values, e.Name)
 			}
 			if e.ValueFrom != nil {
-				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")
+				e.Value = strings.ReplaceAll(valueOf(e), ".", "-")
 			}
 			environ = append(environ, e.Name+"="+e.Value)
 		}
