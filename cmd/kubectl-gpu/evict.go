@@ -70,8 +70,8 @@ func (e *evicting) run(ctx context.Context) (err error) {
 			names = append(names, g.Node+"/"+g.Name)
 		}
 		e.cordoned = nil
-		fmt.Fprintf(e.Out, "node %s is empty after %d moves; its GPUs stay cordoned until: kubectl gpu uncordon %s\n",
-			e.node, len(e.plan.Moves), strings.Join(names, " "))
+		fmt.Fprintf(e.Out, "node %s is empty after %s; its GPUs stay cordoned until: kubectl gpu uncordon %s\n",
+			e.node, e.plan.Count(), strings.Join(names, " "))
 		return nil
 	}
 	if err := e.restore(ctx); err != nil {
@@ -80,7 +80,7 @@ func (e *evicting) run(ctx context.Context) (err error) {
 	if e.look.goal.Pod != nil {
 		return e.scheduled(ctx, e.look.goal.Pod)
 	}
-	fmt.Fprintf(e.Out, "done: %d moves\n", len(e.plan.Moves))
+	fmt.Fprintf(e.Out, "done: %s\n", e.plan.Count())
 	return nil
 }
 
@@ -333,7 +333,7 @@ func (e *evicting) scheduled(ctx context.Context, pod *corev1.Pod) error {
 		}
 		why = unschedulable(*now)
 		if now.Spec.NodeName != "" {
-			fmt.Fprintf(e.Out, "done: %d moves; pod %s/%s is scheduled to node %s\n", len(e.plan.Moves), pod.Namespace, pod.Name, now.Spec.NodeName)
+			fmt.Fprintf(e.Out, "done: %s; pod %s/%s is scheduled to node %s\n", e.plan.Count(), pod.Namespace, pod.Name, now.Spec.NodeName)
 			return true, nil
 		}
 		return false, nil

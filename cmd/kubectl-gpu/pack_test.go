@@ -161,7 +161,7 @@ func TestPack_WaitingPod_IsScheduledAfterMoves(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(now)
 	})
 	code, out, errOut := e.kubectl("pack", "train-2", "--evict")
-	if code != 0 || errOut != "" || !strings.HasSuffix(out, "done: 1 moves; pod team-a/train-2 is scheduled to node n1\n") {
+	if code != 0 || errOut != "" || !strings.HasSuffix(out, "done: 1 move; pod team-a/train-2 is scheduled to node n1\n") {
 		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
 	}
 	if code, _, errOut := e.kubectl("pack", "train-2"); code != 1 || !strings.Contains(errOut, "pod team-a/train-2 is scheduled already, to node n1") {
@@ -174,7 +174,7 @@ func TestPack_Evict_MovesPodsAndRemovesCordons(t *testing.T) {
 	held := ""
 	e.evicted = func() { held = e.annotations["n1"]["cordon.gpu.nvidia.com/gpu-0000-43-00-0"] }
 	code, out, errOut := e.kubectl("pack", "--for", "nvlink-2", "--evict")
-	if code != 0 || errOut != "" || !strings.Contains(out, "pod team-a/web-2 is ready on node n2 with gpu-0000-1b-00-0-mig-1g-10gb-0\ndone: 1 moves\n") {
+	if code != 0 || errOut != "" || !strings.Contains(out, "pod team-a/web-2 is ready on node n2 with gpu-0000-1b-00-0-mig-1g-10gb-0\ndone: 1 move\n") {
 		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
 	}
 	if held != "NoSchedule" || len(e.annotations["n1"]) > 0 {
@@ -246,7 +246,7 @@ func TestPack_CordonOfAnother_StaysAfterwards(t *testing.T) {
 func TestPack_NodeEmpty_KeepsCordons(t *testing.T) {
 	e := startPack(t)
 	code, out, errOut := e.kubectl("pack", "--node", "n1", "--empty", "--evict")
-	if code != 0 || errOut != "" || !strings.Contains(out, "node n1 is empty after 1 moves; its GPUs stay cordoned until: kubectl gpu uncordon n1/gpu-0000-1b-00-0 n1/gpu-0000-43-00-0\n") || len(e.annotations["n1"]) != 2 {
+	if code != 0 || errOut != "" || !strings.Contains(out, "node n1 is empty after 1 move; its GPUs stay cordoned until: kubectl gpu uncordon n1/gpu-0000-1b-00-0 n1/gpu-0000-43-00-0\n") || len(e.annotations["n1"]) != 2 {
 		t.Errorf("exit code %d, cordons %v, stderr %q, stdout:\n%s", code, e.annotations, errOut, out)
 	}
 	e = startPack(t)

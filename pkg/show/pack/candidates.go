@@ -6,6 +6,7 @@ package pack
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -195,37 +196,42 @@ func (p *planner) leaving(held map[string][]holding, id pool.ID, d resourceapi.D
 	if len(units) == 0 || !fits(units) {
 		return nil
 	}
-	if len(units) > subsets {
+	// Units without which no set suffices are in each of the sets.
+	var needed, others []*unit
+	for _, u := range units {
+		if fits(slices.DeleteFunc(slices.Clone(units), func(o *unit) bool { return o == u })) {
+			others = append(others, u)
+		} else {
+			needed = append(needed, u)
+		}
+	}
+	if fits(needed) {
+		return [][]*unit{needed}
+	}
+	if len(others) > subsets {
 		p.cut = true
 		return [][]*unit{units}
 	}
 	var minimal []uint
 	var out [][]*unit
-	for size := 1; size <= len(units); size++ {
-		for mask := uint(1); mask < 1<<len(units); mask++ {
-			if ones(mask) != size || slices.ContainsFunc(minimal, func(m uint) bool { return m&mask == m }) {
+	for size := 1; size <= len(others); size++ {
+		for mask := uint(1); mask < 1<<len(others); mask++ {
+			if bits.OnesCount(mask) != size || slices.ContainsFunc(minimal, func(m uint) bool { return m&mask == m }) {
 				continue
 			}
-			var gone []*unit
-			for i, u := range units {
+			gone := slices.Clone(needed)
+			for i, u := range others {
 				if mask&(1<<i) != 0 {
 					gone = append(gone, u)
 				}
 			}
 			if fits(gone) {
-				minimal, out = append(minimal, mask), append(out, gone)
+				minimal, out = append(minimal, mask), append(out, union(gone, nil))
 			}
 		}
 	}
 	slices.SortStableFunc(out, func(a, b []*unit) int { return costOf(a).compare(costOf(b)) })
 	return out
-}
-
-func ones(mask uint) (n int) {
-	for ; mask > 0; mask &= mask - 1 {
-		n++
-	}
-	return n
 }
 
 // shareCounters reports whether two devices consume a counter in common.

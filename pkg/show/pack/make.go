@@ -151,7 +151,7 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, sta
 	}
 	room := map[*node]bool{}
 	for _, n := range nodes {
-		if len(n.movable()) == 0 {
+		if len(n.movable()) == 0 || ctx.Err() != nil {
 			continue
 		}
 		for _, c := range p.candidates(ctx, n, w.Claims) {

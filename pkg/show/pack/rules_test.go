@@ -159,7 +159,7 @@ func taintsOf(e *env, c *resourceapi.ResourceClaim) (out []*resourceapi.DeviceTa
 // for it that was free.
 func TestDefragment_RandomClusters_EachGPUIsWon(t *testing.T) {
 	won := 0
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		e := random(t, rand.New(rand.NewPCG(seed, 36)))
 		plan := pack.Defragment(context.Background(), e.cluster(), options)
 		won += len(plan.Won)
@@ -178,7 +178,7 @@ func TestDefragment_RandomClusters_EachGPUIsWon(t *testing.T) {
 // TestEmpty_RandomClusters_OnlyBlockersStay replays the moves: the node has the claims of the pods that cannot move.
 func TestEmpty_RandomClusters_OnlyBlockersStay(t *testing.T) {
 	results := map[pack.Result]int{}
-	for seed := range uint64(40) {
+	for seed := range uint64(20) {
 		e := random(t, rand.New(rand.NewPCG(seed, 37)))
 		plan := pack.Empty(context.Background(), e.cluster(), "n0", options)
 		results[plan.Result]++

@@ -42,9 +42,12 @@ func (p Plan) String() string {
 	return printable(b.String())
 }
 
+// Count is the number of moves as a text.
+func (p Plan) Count() string { return count(len(p.Moves), "move") }
+
 // headline is the answer in a sentence.
 func (p Plan) headline() string {
-	moves := count(len(p.Moves), "move")
+	moves := p.Count()
 	switch {
 	case p.Node != "" && p.Result == Fits:
 		return fmt.Sprintf("Node %s is empty: no pod has devices there.", p.Node)
