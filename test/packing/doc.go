@@ -15,4 +15,6 @@
 // of type offering. Its traces have the mixes of the other tables, and the shape of Alibaba's openb trace. Two measures
 // show how whole the cluster is. The largest free group is the largest number of wholly free GPUs on a node, whose GPUs
 // all have links to each other. A GPU is blocked if it is in use but not wholly used, because no pod can have it whole.
+//
+// The last table is of `kubectl gpu pack`: at some moments of the traces it plans a group of four GPUs, and `--defragment`.
 package main

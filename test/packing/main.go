@@ -71,7 +71,7 @@ func run(dir string, out, log io.Writer) error {
 		return err
 	}
 	small(out)
-	missed = append(missed, compareGroups(out), compareNodes(out))
+	missed = append(missed, compareGroups(out), compareNodes(out), compareMoves(out))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
