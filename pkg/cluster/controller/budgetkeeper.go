@@ -195,7 +195,11 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 		if older(counted.Version, claim.ResourceVersion) { // The handlers receive it later than the cache.
 			counted.Version = claim.ResourceVersion
 		}
-		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: k.charge(ctx, claim, pools)}
+		cost, err := k.charge(ctx, claim, pools)
+		if err != nil {
+			return fmt.Errorf("count claim %s/%s for the GPU budget: %w", claim.Namespace, claim.Name, err)
+		}
+		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: cost}
 	}
 	for _, r := range budget.Old(b, now) {
 		claim, err := k.versions.ResourceClaims(b.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
@@ -256,31 +260,35 @@ type lastCost struct {
 	by      *budget.Counter
 }
 
-// charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of it.
-func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) budget.Charge {
+// charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of it. The
+// error is budget.ErrTime.
+func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) (budget.Charge, error) {
 	counter := k.Budgets.count()
 	known, counted := k.costs[claim.UID]
 	if counted && known.version == claim.ResourceVersion && (known.by == nil || known.by == counter) {
-		return known.Charge
+		return known.Charge, nil
 	}
 	if claim.Status.Allocation != nil {
 		if cost, ok := counter.Allocated(claim.Status.Allocation, pools); ok {
 			k.costs[claim.UID] = lastCost{cost, claim.ResourceVersion, nil}
-			return cost
+			return cost, nil
 		}
 		if counted {
-			return known.Charge // The node of its devices is away.
+			return known.Charge, nil // The node of its devices is away.
 		}
 	}
 	cost, err := k.largest(ctx, claim.Spec.Devices)
 	if err != nil || cost.Unknown != "" {
 		if counted {
-			return known.Charge
+			return known.Charge, nil
 		}
-		return cost
+		if errors.Is(err, budget.ErrTime) {
+			return cost, err
+		}
+		return cost, nil
 	}
 	k.costs[claim.UID] = lastCost{cost, claim.ResourceVersion, counter}
-	return cost
+	return cost, nil
 }
 
 // forget drops the costs of claims that are gone.

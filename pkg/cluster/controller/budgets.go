@@ -199,7 +199,7 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 		}
 		template, err := b.versions.ResourceClaimTemplates(r.Namespace).Get(ctx, *c.ResourceClaimTemplateName, metav1.GetOptions{})
 		if err != nil {
-			continue // It can be created later than the pod.
+			continue // It can be created later than the pod. In any case its claims are reviewed.
 		}
 		one, err := b.count().Largest(ctx, template.Spec.Spec.Devices)
 		cost, failed = cost.Plus(one), err

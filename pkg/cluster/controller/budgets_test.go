@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -382,6 +383,29 @@ func TestCluster_Budgets_HaveUseAndLimit(t *testing.T) {
 		want := []metrics.Budget{{Namespace: "team-a", Limit: "gpus", Used: 1, Hard: 2.5}}
 		if !ok || !slices.Equal(now.Budgets, want) {
 			t.Errorf("%+v, want %+v", now.Budgets, want)
+		}
+	})
+}
+
+// TestBudgets_ClaimNotCountedInTime_UseStays has a leader that cannot count an existing claim before its time is up.
+func TestBudgets_ClaimNotCountedInTime_UseStays(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.put(newClaim("team-a", "c", h100Class, 4))
+		e.putBudget("team-a", "8")
+		pass(time.Second)
+		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
+		claim := newClaim("team-a", "c", h100Class, 4)
+		claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.attributes["gpu.nvidia.com"].index >= 0`, // No earlier answer helps.
+		}}}
+		late, cancel := context.WithCancel(t.Context())
+		cancel()
+		b := e.budget("team-a")
+		if err := k.count(late, b, []*resourceapi.ResourceClaim{claim}, b.Status.CountedVersion, nil, time.Now()); !errors.Is(err, budget.ErrTime) {
+			t.Errorf("the claim was counted: %v", err)
+		}
+		if got := used(e.budget("team-a")); got != "4" {
+			t.Errorf("%s used, want the 4 of before", got)
 		}
 	})
 }
