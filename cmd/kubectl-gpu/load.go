@@ -236,10 +236,16 @@ func (l *loader) loadPods(ctx context.Context) error {
 // loadRules reads DeviceTaintRules in the newest version that the server has. A server without them is not an error.
 func (l *loader) loadRules(ctx context.Context) error {
 	rules, version, err := read.TaintRules(ctx, l.out.dynamic)
-	if err != nil {
+	if err != nil && version == "" {
 		return l.unseen(err, "DeviceTaintRules", "DeviceTaintRules are not shown")
 	}
 	l.out.RuleVersion, l.out.Rules = version, rules
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.forbidden["DeviceTaintRules"] = true
+		l.out.Unseen = append(l.out.Unseen, fmt.Sprintf("%v: it is not shown", err))
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ package read
 
 import (
 	"context"
+	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +24,8 @@ func RuleResource(version string) schema.GroupVersionResource {
 }
 
 // TaintRules lists DeviceTaintRules in the newest version that the server has, and returns this version. A server without
-// any version has no rules; the version is empty then.
+// any version has no rules; the version is empty then. A rule that cannot be decoded is left out, and is an error, because its
+// taints are unknown.
 func TaintRules(ctx context.Context, client dynamic.Interface) (rules []resourceapi.DeviceTaintRule, version string, err error) {
 	for _, version := range RuleVersions {
 		list, err := client.Resource(RuleResource(version)).List(ctx, metav1.ListOptions{})
@@ -35,11 +37,13 @@ func TaintRules(ctx context.Context, client dynamic.Interface) (rules []resource
 		}
 		for _, item := range list.Items {
 			var rule resourceapi.DeviceTaintRule
-			if runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule) == nil {
-				rules = append(rules, rule)
+			if failed := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule); failed != nil {
+				err = fmt.Errorf("decode DeviceTaintRule %s: %w", item.GetName(), failed)
+				continue
 			}
+			rules = append(rules, rule)
 		}
-		return rules, version, nil
+		return rules, version, err
 	}
 	return nil, "", nil
 }
