@@ -172,10 +172,10 @@ func (b *builder) offer(s *attributeSource) State {
 		return ""
 	}
 	var standing v1beta1.Strategy
-	held, share := false, false
+	share := false
 	for _, h := range b.o.Held {
 		if h.Device == s.device {
-			standing, held, share = cmp.Or(h.Shared, standing), true, share || h.Share
+			standing, share = cmp.Or(h.Shared, standing), share || h.Share
 		}
 	}
 	o, ok := b.o.Sharing.Offer(s.gpu, s.device.Profile, standing)
@@ -190,7 +190,7 @@ func (b *builder) offer(s *attributeSource) State {
 		}
 	case asked == sharing.LaterPlacements:
 		s.later = &o
-	case asked == sharing.EndingPlacements && !held:
+	case asked == sharing.EndingPlacements:
 		s.offer = &o
 		return NoDemand
 	default:

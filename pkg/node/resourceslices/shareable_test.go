@@ -108,7 +108,7 @@ func TestBuild_SharesEndOrAreHeld_SchedulerForgetsNone(t *testing.T) {
 		{"no object asks, a claim has a share", autoShares, sharing.LaterPlacements, held(true), true, false},
 		{"no object asks any more, a claim has a share", autoShares, sharing.EndingPlacements, held(true), true, false},
 		{"no object asks, a claim has the GPU", autoShares, sharing.LaterPlacements, held(false), false, false},
-		{"no object asks any more, a claim has the GPU", autoShares, sharing.EndingPlacements, held(false), true, false},
+		{"no object asks any more, a claim has the GPU", autoShares, sharing.EndingPlacements, held(false), true, true},
 		{"no object asks, no taints on the server", autoShares, sharing.LaterPlacements, noTaints, true, false},
 		{"no object asks, replicas", autoShares + "\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}", sharing.LaterPlacements, none, true, false},
 		{"no object asks, always shared", "publish: [{shareable: All}]", sharing.LaterPlacements, none, true, false},
