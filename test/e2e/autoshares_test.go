@@ -13,7 +13,6 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	resourcev1beta1 "k8s.io/api/resource/v1beta1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -189,14 +188,5 @@ func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
 		if got := created(c.requests...); got != c.want {
 			t.Errorf("%s: selectors %s, want %s", name, got, c.want)
 		}
-	}
-	old, err := cluster.Client.ResourceV1beta1().ResourceClaims("default").Create(ctx, &resourcev1beta1.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourcev1beta1.ResourceClaimSpec{Devices: resourcev1beta1.DeviceClaim{Requests: []resourcev1beta1.DeviceRequest{{
-			Name: "a", DeviceClassName: env.Driver,
-			Capacity: &resourcev1beta1.CapacityRequirements{Requests: map[resourcev1beta1.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}},
-		}}}},
-	}, dryRun)
-	if err == nil && len(old.Spec.Devices.Requests[0].Selectors) != 1 {
-		t.Errorf("a claim of the API v1beta1: %v", old.Spec.Devices.Requests[0].Selectors)
 	}
 }

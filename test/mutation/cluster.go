@@ -202,7 +202,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a node with a share stops sharing", File: "pkg/cluster/demand/objects/holdings.go",
-		Old: "			of.count(demand.Shares, n)\n", New: "",
+		Old: "			count(of.what, demand.Shares, n)\n", New: "",
 		Package: control, Test: "TestAskedKeeper_ClaimOfAShare_FewNodesServe",
 	},
 	{

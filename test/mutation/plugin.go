@@ -315,7 +315,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "slices show the settings and not the shares of a device", File: "pkg/node/resourceslices/device.go",
-		Old: "cmp.Or(h.Shared, standing), true", New: "cmp.Or(\"\", standing), true",
+		Old: "cmp.Or(h.Shared, standing), share", New: "cmp.Or(\"\", standing), share",
 		Package: built, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
 	},
 	{

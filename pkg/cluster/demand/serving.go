@@ -43,6 +43,9 @@ func (c Candidate) has(what string) bool {
 	return c.GPUs > c.Full || c.Open
 }
 
+// reserve reports whether the node counts for the reserve: it has free GPUs for a claim.
+func (c Candidate) reserve(what string) bool { return c.free() > 0 && c.has(what) }
+
 // Serving chooses the nodes that publish the devices which the cluster asks for: the holders of such devices, and a reserve
 // of nodes with free GPUs. Other nodes publish plain devices, which cost the scheduler less. While a pod waits, it chooses
 // more, in the end all of them that have room. The zero Serving has chosen none.
@@ -94,12 +97,12 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 		switch {
 		case !o.nodes[c.Node] && c.has(what):
 			others = append(others, c)
-		case o.nodes[c.Node] && free(c, what):
+		case o.nodes[c.Node] && c.reserve(what):
 			reserve--
 		}
 	}
 	slices.SortFunc(others, func(a, b Candidate) int { return order(a, b, what) })
-	full := slices.IndexFunc(others, func(c Candidate) bool { return !free(c, what) })
+	full := slices.IndexFunc(others, func(c Candidate) bool { return !c.reserve(what) })
 	if full < 0 {
 		full = len(others)
 	}
@@ -115,16 +118,13 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 
 // shrink keeps the reserve alone. Choose adds the holders.
 func (o *served) shrink(what string, candidates []Candidate, reserve int) {
-	ours := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return !o.nodes[c.Node] || !free(c, what) })
+	ours := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return !o.nodes[c.Node] || !c.reserve(what) })
 	slices.SortFunc(ours, func(a, b Candidate) int { return order(a, b, what) })
 	clear(o.nodes)
 	for _, c := range ours[:min(reserve, len(ours))] {
 		o.nodes[c.Node] = true
 	}
 }
-
-// free reports whether the node has free GPUs for a claim.
-func free(c Candidate, what string) bool { return c.free() > 0 && c.has(what) }
 
 // order prefers nodes with free GPUs, then nodes that have counters anyway. Partitions go to the node with the fewest free
 // GPUs, so that whole nodes stay whole, and groups to the one with the most.
@@ -139,5 +139,5 @@ func order(a, b Candidate, what string) int {
 	if what == Groups {
 		fewest = -fewest
 	}
-	return cmp.Or(rank(free(a, what))-rank(free(b, what)), rank(a.Cut)-rank(b.Cut), fewest, strings.Compare(a.Node, b.Node))
+	return cmp.Or(rank(a.reserve(what))-rank(b.reserve(what)), rank(a.Cut)-rank(b.Cut), fewest, strings.Compare(a.Node, b.Node))
 }

@@ -233,7 +233,6 @@ func (x *Samples) add(p Pool) *addition {
 	published := p.kinds()
 	var sets []resourceapi.CounterSet
 	var partitions []resourceapi.Device
-	more := false // There are other changes.
 	for _, s := range p.Slices {
 		changed := s.Shape
 		change := func() {
@@ -245,7 +244,7 @@ func (x *Samples) add(p Pool) *addition {
 		for i, d := range s.Shape.Spec.Devices {
 			if shared, ok := resourceslices.Shareable(d); ok {
 				change()
-				changed.Spec.Devices[i], d, more = shared, shared, true
+				changed.Spec.Devices[i], d = shared, shared
 			}
 			l, known := x.known[Text(d, resourceslices.MIGLayoutAttribute)]
 			if s.Shape.Kinds[i].Type != gpu.KindGPU || !known {
@@ -281,7 +280,7 @@ func (x *Samples) add(p Pool) *addition {
 		added.of = out
 		out.shapes = append(out.shapes, added)
 	}
-	if len(sets)+len(partitions) == 0 && !more {
+	if slices.EqualFunc(out.shapes, p.Slices, func(a *Shape, b *Slice) bool { return a == b.Shape }) {
 		return nil
 	}
 	return out

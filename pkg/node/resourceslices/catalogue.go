@@ -224,7 +224,7 @@ var attributes = []attribute{
 			}
 			return sharing.Of(s.later.Strategy).Isolation
 		})},
-	{Entry{Name: string(MaxSharesAttribute), Type: "int", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
+	{Entry{Name: string(maxShares), Type: "int", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
 		Meaning: "The capacity shares once claims can share the device. Missing if they can now, and if they never can."},
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			if s.later == nil {

@@ -12,16 +12,14 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// MaxSharesAttribute is an attribute of a GPU or partition that claims cannot share until an object asks for shares. A device
-// that can be shared, or never, does not have it.
-const MaxSharesAttribute resourceapi.QualifiedName = "maxShares"
-
-const shareIsolation resourceapi.QualifiedName = "shareIsolation"
+// The attributes of a GPU or partition that claims cannot share until an object asks for shares. A device that can be shared, or
+// never, has neither.
+const maxShares, shareIsolation resourceapi.QualifiedName = "maxShares", "shareIsolation"
 
 // Shareable returns the device as its node publishes it once an object asks for shares. ok is false for other devices, also for
 // those that claims can share already.
 func Shareable(d resourceapi.Device) (out resourceapi.Device, ok bool) {
-	most, isolation := d.Attributes[MaxSharesAttribute].IntValue, d.Attributes[shareIsolation].StringValue
+	most, isolation := d.Attributes[maxShares].IntValue, d.Attributes[shareIsolation].StringValue
 	memory := d.Capacity["memory"]
 	has := memory.Value.Value()
 	if most == nil || *most <= 0 || isolation == nil || has <= 0 || d.AllowMultipleAllocations != nil {
@@ -34,7 +32,7 @@ func Shareable(d resourceapi.Device) (out resourceapi.Device, ok bool) {
 	out = d
 	out.AllowMultipleAllocations = new(true)
 	out.Attributes, out.Capacity = maps.Clone(d.Attributes), maps.Clone(d.Capacity)
-	delete(out.Attributes, MaxSharesAttribute)
+	delete(out.Attributes, maxShares)
 	delete(out.Attributes, shareIsolation)
 	out.Attributes["isolation"] = resourceapi.DeviceAttribute{StringValue: isolation}
 	for _, c := range capacities {

@@ -34,13 +34,13 @@ func (a amounts) take(o amounts) {
 
 // give is the opposite of take.
 func (a amounts) give(o amounts) {
-	for name, have := range a {
-		if q, asked := o[name]; asked {
-			have = have.DeepCopy()
-			have.Add(q)
-			a[name] = have
-		}
+	negative := amounts{}
+	for name, q := range o {
+		q = q.DeepCopy()
+		q.Neg()
+		negative[name] = q
 	}
+	a.take(negative)
 }
 
 // lacks returns the first resource of which less is free than is needed, or "". Resources that the kubelet does not count

@@ -179,10 +179,7 @@ func failure(text string) string {
 	if !found {
 		return text
 	}
-	key, _, _ := strings.Cut(after, ".")
-	if strings.HasPrefix(after, "gpu.nvidia.com") || strings.Count(after, ".") > 1 {
-		key, _, _ = strings.Cut(after, ". ")
-	}
+	key, _, _ := strings.Cut(strings.TrimSuffix(after, "."), ". ")
 	before, _, _ := strings.Cut(text, ": CEL runtime error")
 	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads it fails", before, key)
 }

@@ -17,9 +17,8 @@ type Holdings struct{ nodes map[string]*Held }
 
 // Held has the devices of a node that claims hold.
 type Held struct {
-	// claims counts the claims of each device, and what the partitions of each profile, the groups and the shares.
-	claims  map[string]int
-	devices map[string]gpu.Device
+	// devices counts the claims of each device, and what the partitions of each profile, the groups and the shares.
+	devices map[gpu.Device]int
 	what    map[string]int
 }
 
@@ -45,38 +44,33 @@ func (h *Holdings) add(object any, driver string, n int) {
 		node := resourceslices.NodeOf(r.Pool)
 		of := h.nodes[node]
 		if of == nil {
-			of = &Held{claims: map[string]int{}, devices: map[string]gpu.Device{}, what: map[string]int{}}
+			of = &Held{devices: map[gpu.Device]int{}, what: map[string]int{}}
 			h.nodes[node] = of
 		}
-		of.add(r.Device, device, n)
+		of.add(device, n)
 		if r.ShareID != nil {
-			of.count(demand.Shares, n)
+			count(of.what, demand.Shares, n)
 		}
-		if len(of.claims) == 0 {
+		if len(of.devices) == 0 {
 			delete(h.nodes, node)
 		}
 	}
 }
 
-func (h *Held) add(name string, device gpu.Device, n int) {
-	if after := h.claims[name] + n; after != 0 {
-		h.claims[name], h.devices[name] = after, device
-	} else {
-		delete(h.claims, name)
-		delete(h.devices, name)
-	}
+func (h *Held) add(device gpu.Device, n int) {
+	count(h.devices, device, n)
 	what := device.Profile
 	if device.Kind == gpu.KindGroup {
 		what = demand.Groups
 	}
 	if what != "" {
-		h.count(what, n)
+		count(h.what, what, n)
 	}
 }
 
-func (h *Held) count(what string, n int) {
-	if h.what[what] += n; h.what[what] == 0 {
-		delete(h.what, what)
+func count[K comparable](in map[K]int, key K, n int) {
+	if in[key] += n; in[key] == 0 {
+		delete(in, key)
 	}
 }
 
@@ -101,7 +95,7 @@ func (h *Held) Count(gpus map[string]bool) (full, partly int) {
 		return 0, 0
 	}
 	cut := map[string]bool{}
-	for _, d := range h.devices {
+	for d := range h.devices {
 		switch {
 		case !gpus[d.PCIAddress]:
 		case d.Kind == gpu.KindGPU:
