@@ -109,13 +109,13 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
 	var budgets dynamic.Interface
 	if c.Budgets && c.Webhook {
-		custom := rest.CopyConfig(config)
-		custom.ContentType, custom.AcceptContentTypes = "", "" // Custom resources have no protobuf.
-		if budgets, err = dynamic.NewForConfig(custom); err != nil {
-			return fmt.Errorf("make a client for the API server: %w", err)
-		}
+		budgets = custom
 	}
 	control := controller.New(c.DriverName, client, objects, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand,
@@ -133,11 +133,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		m.Add(manager.RunnableFunc(control.Lead)),
 	)
 	if err == nil && c.PodEvents {
-		rules, failed := dynamic.NewForConfig(config)
-		if failed != nil {
-			return fmt.Errorf("make a client for the API server: %w", failed)
-		}
-		keeper := podevents.New(client, rules, control, podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers})
+		keeper := podevents.New(client, custom, control, podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers})
 		err = m.Add(manager.RunnableFunc(keeper.Run))
 	}
 	ready := &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
