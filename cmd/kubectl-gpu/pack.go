@@ -114,7 +114,7 @@ func (p *packCommand) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	plan := p.plan(ctx, look, nil)
+	plan := p.plan(ctx, look)
 	if !p.table() {
 		if err := p.print("Plan", "", []record{{name: "plan", object: plan}}, ""); err != nil {
 			return err
@@ -226,10 +226,9 @@ func (p *packCommand) measure(ctx context.Context, l *look) {
 	}
 }
 
-// plan plans for what the user asks. held are GPUs that are cordoned for the plan already.
-func (p *packCommand) plan(ctx context.Context, l *look, held []pack.GPU) pack.Plan {
+// plan plans for what the user asks.
+func (p *packCommand) plan(ctx context.Context, l *look) pack.Plan {
 	o := p.options()
-	o.Held = held
 	switch {
 	case p.defragment:
 		return pack.Defragment(ctx, l.cluster, o)

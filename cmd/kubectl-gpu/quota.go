@@ -7,13 +7,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/show/view"
@@ -39,12 +39,12 @@ func newQuota(f *factory) *cobra.Command {
 		if entries && s.all {
 			return usageError{fmt.Errorf("--resource-quota is for one namespace, not for --all-namespaces")}
 		}
+		if entries {
+			return f.printEntries(ctx, s.namespace)
+		}
 		all, err := f.load(ctx, want{claims: true, classes: true, quotas: true})
 		if err != nil {
 			return err
-		}
-		if entries {
-			return f.printEntries(all, s.namespace)
 		}
 		var rows []record
 		for _, q := range view.Quotas(ctx, all.Objects, all.Classes, all.Budgets) {
@@ -75,18 +75,31 @@ func amount(limit string, n float64) string {
 	return strconv.FormatFloat(n, 'f', -1, 64)
 }
 
-// printEntries prints a ResourceQuota with all classes.
-func (f *factory) printEntries(all *objects, namespace string) error {
+// printEntries prints a ResourceQuota with all classes. It prints nothing if it cannot read the classes and the limits: an
+// entry of 0 in place of a limit would refuse all claims.
+func (f *factory) printEntries(ctx context.Context, namespace string) error {
+	all, err := f.load(ctx, want{classes: true})
+	if err != nil {
+		return err
+	}
+	if !all.SeenClasses {
+		return fmt.Errorf("list the classes of the ResourceQuota: %s", strings.Join(all.Unseen, "; "))
+	}
+	quotas, err := all.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list the ResourceQuotas of namespace %s, whose limits stay: %w", namespace, err)
+	}
 	classes := view.QuotaClasses(all.Objects, all.Classes)
 	hard := corev1.ResourceList{}
 	for _, class := range classes {
 		hard[view.QuotaEntry(class.Name)] = resource.MustParse("0")
 	}
-	for _, q := range all.Quotas {
+	kept := map[corev1.ResourceName]bool{}
+	for _, q := range quotas.Items {
 		for name, n := range q.Spec.Hard {
-			named := slices.ContainsFunc(classes, func(c resourceapi.DeviceClass) bool { return view.QuotaEntry(c.Name) == name })
-			if q.Namespace == namespace && named {
-				hard[name] = n
+			// Kubernetes enforces each of several quotas, so the smallest limit holds.
+			if least, ours := hard[name]; ours && (!kept[name] || n.Cmp(least) < 0) {
+				hard[name], kept[name] = n, true
 			}
 		}
 	}

@@ -38,12 +38,19 @@ func (e *env) addBudgets() {
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 			"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"), "cpu": resource.MustParse("9"),
 		}},
+	}, {
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "more"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": resource.MustParse("3")}},
 	}}})
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	e.lists[quotasPath] = string(quotas)
+	e.lists[quotasOf("team-b")] = string(quotas)
+	e.lists[quotasOf("team-c")] = corev1.ResourceQuotaList{}
 }
+
+func quotasOf(namespace string) string { return "/api/v1/namespaces/" + namespace + "/resourcequotas" }
 
 func TestQuota_Namespaces_ShowBudgetsAndUse(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100"},
@@ -88,6 +95,13 @@ func TestQuota_ResourceQuota_HasAllClasses(t *testing.T) {
 		if q.Namespace != namespace || gpus.String() != want || mig.String() != "0" || len(q.Spec.Hard) != 2 {
 			t.Errorf("%+v", q)
 		}
+	}
+	for _, path := range []string{quotasOf("team-b"), classesPath} {
+		e.forbidden[path] = true
+		if code, out, errOut := e.kubectl("quota", "-n", "team-b", "--resource-quota"); code != 1 || out != "" || errOut == "" {
+			t.Errorf("without the right to %s: exit code %d, %q, %q", path, code, out, errOut)
+		}
+		delete(e.forbidden, path)
 	}
 }
 
