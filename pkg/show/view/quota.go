@@ -44,11 +44,14 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 			out = append(out, Quota{budgets[i].Namespace, r.Limit, r.Model, r.Used, &r.Hard})
 		}
 	}
+	byNode := nodesOf(o.Slices)
 	var pools []pool.Pool
-	for _, node := range nodesOf(o.Slices) {
+	for _, node := range byNode {
 		pools = append(pools, pool.Of(node))
 	}
-	counter, in := budget.NewCounter(o.Driver, askerOf(classes), distinct(pools)), budget.PoolsOf(pools)
+	samples := pool.NewSamples()
+	samples.LearnAll(byNode)
+	counter, in := budget.NewCounter(o.Driver, askerOf(classes), distinct(pools, samples)), budget.PoolsOf(pools)
 	used := map[string]budget.Charge{}
 	for i := range o.Claims {
 		claim := &o.Claims[i]
@@ -75,9 +78,10 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 	return out
 }
 
-func distinct(pools []pool.Pool) (out []pool.Pool) {
+// distinct returns the pools that differ, with the devices that nodes publish once an object asks for them.
+func distinct(pools []pool.Pool, samples *pool.Samples) (out []pool.Pool) {
 	for p := range pool.Distinct(pools) {
-		out = append(out, p.With(gpu.KindGroup))
+		out = append(out, samples.Add(p).With(gpu.KindGroup))
 	}
 	return out
 }
