@@ -63,6 +63,7 @@ extern char gpusimSlots[64];
 #define GPUSIM_PARTS 65536
 extern char gpusimParts[GPUSIM_PARTS];
 const char *gpusimErrorString(int code);
+int gpusimHasCUDA(void);
 const char *gpusimOwnPath(void);
 const char *gpusimEnv(const char *name);
 

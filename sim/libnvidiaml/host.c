@@ -22,6 +22,12 @@ const char *gpusimEnv(const char *name) {
 	return v ? v : "";
 }
 
+// Reports whether the dynamic linker finds CUDA's library, which NVML asks for CUDA's version.
+int gpusimHasCUDA(void) {
+	void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+	return lib != NULL && dlclose(lib) == 0;
+}
+
 static const struct { int code; const char *text; } texts[] = {
 	{0, "Success"}, {1, "Uninitialized"}, {2, "Invalid Argument"}, {3, "Not Supported"},
 	{4, "Insufficient Permissions"}, {5, "Already Initialized"}, {6, "Not Found"}, {7, "Insufficient Size"},

@@ -45,6 +45,10 @@ func nvmlSystemGetDriverBranch(info *C.driverBranch, length C.u32) C.u32 {
 
 func cudaVersion(query string, version *C.int) C.u32 {
 	return system(query, version != nil, func(s *engine.State) nvml.Code {
+		// Without CUDA's library, the first version of the function returns the version that NVML was built with.
+		if strings.HasSuffix(query, "_v2") && C.gpusimHasCUDA() == 0 {
+			return nvml.LibraryNotFound
+		}
 		*version = C.int(s.Profile.Driver.CUDA)
 		return 0
 	})

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/dl"
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpu-dra-driver/internal/nvml"
@@ -30,6 +31,29 @@ func initialised(t *testing.T, r *DriverRoot) gonvml.Interface {
 	ok(t, "Init", lib.Init())
 	t.Cleanup(func() { ok(t, "Shutdown", lib.Shutdown()) })
 	return lib
+}
+
+// loadCUDA loads the root's libcuda.so.1, which the dynamic linker finds in a container.
+func loadCUDA(t *testing.T, r *DriverRoot) {
+	t.Helper()
+	cuda := dl.New(filepath.Join(filepath.Dir(r.Library), "libcuda.so.1"), dl.RTLD_LAZY)
+	if err := cuda.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cuda.Close() })
+}
+
+// TestLibrary_NoCUDA_VersionIsNotFound has a root that the dynamic linker does not know, such as that of a driver container.
+func TestLibrary_NoCUDA_VersionIsNotFound(t *testing.T) {
+	r := Root(t, "hgx-h100", nil)
+	lib := initialised(t, r)
+	if _, ret := lib.SystemGetCudaDriverVersion_v2(); ret != gonvml.ERROR_LIBRARY_NOT_FOUND {
+		t.Errorf("without libcuda.so.1: %v", ret)
+	}
+	loadCUDA(t, r)
+	if v, ret := lib.SystemGetCudaDriverVersion_v2(); v != 13000 || ret != gonvml.SUCCESS {
+		t.Errorf("with libcuda.so.1: %d, %v", v, ret)
+	}
 }
 
 func ok(t *testing.T, what string, ret gonvml.Return) {
@@ -57,6 +81,7 @@ func answer[T any](v T, ret gonvml.Return) any {
 func TestLibrary_Queries_AnswerFromProfile(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	lib := initialised(t, r)
+	loadCUDA(t, r)
 	d := first(t, lib)
 	s, err := r.State()
 	if err != nil {

@@ -34,6 +34,7 @@ func TestLibrary_EveryCall_ReturnsDocumentedCode(t *testing.T) {
 		}
 	})
 	lib := initialised(t, r)
+	loadCUDA(t, r)
 	have := symbols(t, r.Library)
 	device := func(index int) gonvml.Device {
 		d, ret := lib.DeviceGetHandleByIndex(index)

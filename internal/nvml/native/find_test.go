@@ -45,7 +45,7 @@ func TestFind_Links_StayInRoot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, _, err := New(root).find()
+			got, _, err := New(root).find(soname)
 			if tc.want == "" {
 				if !errors.Is(err, nvml.LibraryNotFound) {
 					t.Fatalf("Find = %q, %v; want LibraryNotFound", got, err)

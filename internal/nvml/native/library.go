@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -32,6 +33,8 @@ type Library struct {
 	lib      gonvml.Interface
 	sessions int
 	symbols  map[string]bool
+	// cuda is the version for which libcuda.so.1 was loaded, or 0. A process has one version of the driver.
+	cuda atomic.Int64
 	// links has the nvml.NVLink of each active link, by its linkKey. A link keeps its end while it is active, so a scan of
 	// unchanged links asks for their states only.
 	links sync.Map
@@ -54,7 +57,7 @@ func (l *Library) Open() (nvml.Session, error) {
 		if err := l.start(); err != nil {
 			return nil, err
 		}
-	} else if path, info, err := l.find(); err == nil {
+	} else if path, info, err := l.find(soname); err == nil {
 		// Another session can stay open for days. While the driver's files are missing, it goes on.
 		loaded.Lock()
 		defer loaded.Unlock()
@@ -78,7 +81,7 @@ func current(path string, info os.FileInfo) error {
 
 // start initialises NVML for the first session.
 func (l *Library) start() error {
-	path, info, err := l.find()
+	path, info, err := l.find(soname)
 	if err != nil {
 		return err
 	}
@@ -135,15 +138,15 @@ func failed(query string, ret gonvml.Return) error {
 	return &nvml.Error{Query: query, Code: nvml.Code(ret)}
 }
 
-// soname is the library name that every driver provides.
-const soname = "libnvidia-ml.so.1"
+// The library names that every driver provides.
+const soname, cudaSoname = "libnvidia-ml.so.1", "libcuda.so.1"
 
-// find looks for the NVML library under the driver root. It follows links within the root: an absolute link starts at
+// find looks for a library under the driver root. It follows links within the root: an absolute link starts at
 // the root, and no link leads out of it. Without a library the error is nvml.LibraryNotFound and names the
 // directories.
-func (l *Library) find() (string, os.FileInfo, error) {
+func (l *Library) find(name string) (string, os.FileInfo, error) {
 	for _, dir := range driverprogram.Libraries {
-		path, err := securejoin.SecureJoin(l.driverRoot, filepath.Join(dir, soname))
+		path, err := securejoin.SecureJoin(l.driverRoot, filepath.Join(dir, name))
 		if err != nil {
 			continue
 		}
@@ -151,6 +154,6 @@ func (l *Library) find() (string, os.FileInfo, error) {
 			return path, info, nil
 		}
 	}
-	return "", nil, fmt.Errorf("look for %s under the driver root %s (in %s): %w", soname, l.driverRoot,
+	return "", nil, fmt.Errorf("look for %s under the driver root %s (in %s): %w", name, l.driverRoot,
 		strings.Join(driverprogram.Libraries[:len(driverprogram.Libraries)-1], ", "), nvml.LibraryNotFound)
 }

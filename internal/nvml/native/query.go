@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/NVIDIA/go-nvml/pkg/dl"
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpu-dra-driver/internal/nvml"
@@ -169,8 +170,26 @@ func (s *session) DriverVersion() (string, error) {
 	return get(s, "nvmlSystemGetDriverVersion", s.library.lib.SystemGetDriverVersion)
 }
 
+// CUDAVersion asks NVML, which loads libcuda.so.1 for the answer. The dynamic linker does not find that library below another
+// driver root, unless it is loaded already.
 func (s *session) CUDAVersion() (int, error) {
-	return get(s, "nvmlSystemGetCudaDriverVersion_v2", s.library.lib.SystemGetCudaDriverVersion_v2)
+	const symbol = "nvmlSystemGetCudaDriverVersion_v2"
+	version, err := get(s, symbol, s.library.lib.SystemGetCudaDriverVersion_v2)
+	if err == nil && version > 0 || errors.Is(err, nvml.Uninitialized) {
+		return version, err
+	}
+	if known := s.library.cuda.Load(); known > 0 {
+		return int(known), nil
+	}
+	path, _, missing := s.library.find(cudaSoname)
+	cuda := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
+	if missing != nil || cuda.Open() != nil {
+		return 0, &nvml.Error{Query: symbol, Code: nvml.LibraryNotFound}
+	}
+	version, err = get(s, symbol, s.library.lib.SystemGetCudaDriverVersion_v2)
+	_ = cuda.Close() // It is large. If it stays loaded, nothing else is different.
+	s.library.cuda.Store(int64(version))
+	return version, err
 }
 
 func (s *session) DeviceCount() (int, error) {
