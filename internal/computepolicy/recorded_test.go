@@ -23,8 +23,11 @@ func TestRecorded_Table_IsRead(t *testing.T) {
 		}
 		// Other texts of the program have no row.
 		for _, file := range []string{"compute-policy-help", "compute-policy-refused", "mig-lgi", "L", "q", "topo-m"} {
-			if n, err := parse(r.Text(t, "nvidia-smi-"+file+".txt")); err == nil {
-				t.Errorf("nvidia-smi-%s.txt has the time slice %d", file, n)
+			if file = "nvidia-smi-" + file + ".txt"; !r.Has(file) {
+				continue
+			}
+			if n, err := parse(r.Text(t, file)); err == nil {
+				t.Errorf("%s has the time slice %d", file, n)
 			}
 		}
 	})

@@ -47,6 +47,12 @@ func Each(t *testing.T, check func(*testing.T, Recording)) {
 	}
 }
 
+// Has reports whether the recording has a file.
+func (r Recording) Has(name string) bool {
+	_, err := os.Stat(filepath.Join(r.Dir, name))
+	return err == nil
+}
+
 // Text returns a file of the recording.
 func (r Recording) Text(t testing.TB, name string) string {
 	t.Helper()

@@ -8,6 +8,7 @@ package hardware
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ type client struct {
 	UID    int     `json:"uid,omitempty"`
 	// MiB is the most memory that it takes.
 	MiB int64 `json:"mib,omitempty"`
+	// Seconds is the time for which it runs Kernel (without one, add) again and again, without lines of its input.
+	Seconds int    `json:"seconds,omitempty"`
+	Kernel  string `json:"kernel,omitempty"`
 	// Program runs in place of CUDA, with the client's mounts and user.
 	Program []string `json:"program,omitempty"`
 }
@@ -52,7 +56,10 @@ type answer struct {
 	TotalMiB        uint64 `json:"totalMiB,omitempty"`
 	MiB             int64  `json:"mib,omitempty"`
 	Millis          int64  `json:"millis,omitempty"`
-	Error           string `json:"error,omitempty"`
+	// Kernels and LongestMillis are those of a client that computes for some seconds.
+	Kernels       int    `json:"kernels,omitempty"`
+	LongestMillis int64  `json:"longestMillis,omitempty"`
+	Error         string `json:"error,omitempty"`
 }
 
 func (a answer) err() error {
@@ -88,6 +95,9 @@ func serveClient(text string) error {
 		_, err = cudaRun("add", 7)
 	}
 	a.Millis = time.Since(began).Milliseconds()
+	if c.Seconds > 0 {
+		err = c.compute(&a, err)
+	}
 	for lines := bufio.NewScanner(os.Stdin); ; {
 		if err != nil {
 			a.Error = err.Error()
@@ -107,6 +117,29 @@ func serveClient(text string) error {
 		_, err = cudaRun(kernel, number)
 		a.Millis = time.Since(began).Milliseconds()
 	}
+}
+
+// compute runs the kernel for the client's seconds, also after an error, and returns the first error. Without a context,
+// which is an error before, it waits for as long.
+func (c client) compute(a *answer, first error) error {
+	context := first == nil
+	pause := time.NewTicker(20 * time.Millisecond)
+	defer pause.Stop()
+	for end := time.Now().Add(time.Duration(c.Seconds) * time.Second); time.Now().Before(end); <-pause.C {
+		if !context {
+			continue
+		}
+		began := time.Now()
+		if _, err := cudaRun(cmp.Or(c.Kernel, "add"), 7); err != nil {
+			if first == nil {
+				first = fmt.Errorf("kernel %d: %w", a.Kernels+1, err)
+			}
+			continue
+		}
+		a.Kernels++
+		a.LongestMillis = max(a.LongestMillis, time.Since(began).Milliseconds())
+	}
+	return first
 }
 
 // enter makes the mounts, takes the user, and becomes the client.

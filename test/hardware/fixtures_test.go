@@ -38,18 +38,15 @@ var fixtures = map[string][]string{
 	"uname":                         {"uname", "-srm"},
 }
 
-// personal are the parts of a recording that identify a GPU or machine.
-var personal = regexp.MustCompile(`(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}|(Serial Number|Serial|PDI|GUID|Timestamp)( *: )[^\n]*|<(serial|uuid|pdi|gpu_fabric_guid|timestamp)>[^<]*`)
+// personal are the other parts of a recording that identify a GPU or machine.
+var personal = regexp.MustCompile(`(Serial Number|Serial|PDI|GUID|Timestamp)( *: )[^\n]*|<(serial|uuid|pdi|gpu_fabric_guid|timestamp)>[^<]*`)
 
 func anonymous(text string) string {
-	return personal.ReplaceAllStringFunc(text, func(found string) string {
-		switch {
-		case strings.HasPrefix(found, "<"):
+	return personal.ReplaceAllStringFunc(withoutUUIDs(text), func(found string) string {
+		if strings.HasPrefix(found, "<") {
 			return found[:strings.Index(found, ">")+1]
-		case strings.Contains(found, ":"):
-			return found[:strings.Index(found, ":")+1] + " 0"
 		}
-		return found[:4] + "00000000-0000-0000-0000-000000000000"
+		return found[:strings.Index(found, ":")+1] + " 0"
 	})
 }
 
