@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -100,10 +99,6 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make a client for the API server: %w", err)
 	}
-	objects, err := metadata.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client for the API server: %w", err)
-	}
 	const recentEvents = 512 // Objects whose Events are remembered, to count repetitions.
 	events := record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: recentEvents}))
 	defer events.Shutdown()
@@ -117,8 +112,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if c.Budgets && c.Webhook {
 		budgets = custom
 	}
-	control := controller.New(c.DriverName, client, objects, controller.Options{
-		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand,
+	control := controller.New(c.DriverName, client, controller.Options{
+		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand, MaxServingNodes: c.MaxServingNodes,
 		Events: recorder, Waiting: c.PodEvents, Prices: c.GPUPrices, Budgets: budgets,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,

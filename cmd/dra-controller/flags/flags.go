@@ -42,7 +42,9 @@ type Config struct {
 	ClassGrace                               time.Duration
 
 	SharesOnDemand bool
-	MemoryLimit    int64
+	// MaxServingNodes is 0 for no limit.
+	MaxServingNodes int
+	MemoryLimit     int64
 	// Auto has the values of --auto-kinds.
 	Auto []gpu.Kind
 
@@ -135,6 +137,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.Int64Var(&c.MemoryLimit, "memory-limit", 0,
 		"Limit of the container's memory in bytes. The garbage collector works more as the heap nears nine tenths of it, unless "+
 			"GOMEMLIMIT is set. 0: no limit.")
+	fs.IntVar(&c.MaxServingNodes, "max-serving-nodes", 0,
+		"Most nodes that publish partitions, groups or shares because the cluster asks for them, apart from nodes with such claims. "+
+			"0: no limit, but on Kubernetes 1.36, whose scheduler takes long with many.")
 	fs.BoolVar(&c.SharesOnDemand, "shares-on-demand", false,
 		"Nodes share GPUs only while the cluster asks for shares (the setting Auto). This needs the chart's "+
 			"MutatingAdmissionPolicy: without it, a claim for a share would get a whole GPU.")
@@ -200,6 +205,9 @@ func (c *Config) complete() error {
 	}
 	if c.ClassGrace <= 0 {
 		p.Add("class-grace", "%s: must be more than zero", c.ClassGrace)
+	}
+	if c.MaxServingNodes < 0 {
+		p.Add("max-serving-nodes", "%d: must be 0 or more", c.MaxServingNodes)
 	}
 	return p.Err()
 }

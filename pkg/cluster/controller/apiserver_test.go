@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 )
 
@@ -104,14 +103,6 @@ func (e *env) config() *rest.Config {
 
 func (e *env) client() kubernetes.Interface {
 	client, err := kubernetes.NewForConfig(e.config())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return client
-}
-
-func (e *env) metadata() metadata.Interface {
-	client, err := metadata.NewForConfig(e.config())
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -423,7 +414,7 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 		var first []event
 		if initial {
 			for _, o := range found {
-				first = append(first, event{"ADDED", e.as(r, o)})
+				first = append(first, event{"ADDED", o.DeepCopy().Object})
 			}
 			first = append(first, e.bookmark(is.Resource, r, true))
 			from = e.version
@@ -433,9 +424,6 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 	list := map[string]any{
 		"kind": kinds[is.Resource].Kind + "List", "apiVersion": kinds[is.Resource].GroupVersion().String(),
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(e.version)},
-	}
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
 	if after := query.Get("continue"); after != "" {
 		version, last, _ := strings.Cut(after, " ")
@@ -450,7 +438,7 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 	}
 	items := []any{}
 	for _, o := range found {
-		items = append(items, e.as(r, o))
+		items = append(items, o.DeepCopy().Object)
 	}
 	list["items"] = items
 	return list, nil, nil
@@ -461,15 +449,6 @@ type event struct {
 	Object any    `json:"object"`
 }
 
-// as is an object in the form that the client asks for. It is a copy.
-func (e *env) as(r *http.Request, o *unstructured.Unstructured) map[string]any {
-	out := o.DeepCopy().Object
-	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
-		return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": out["metadata"]}
-	}
-	return out
-}
-
 func (e *env) bookmark(resource string, r *http.Request, complete bool) event {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(kinds[resource])
@@ -477,7 +456,7 @@ func (e *env) bookmark(resource string, r *http.Request, complete bool) event {
 	if complete {
 		o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}
-	return event{"BOOKMARK", e.as(r, o)}
+	return event{"BOOKMARK", o.DeepCopy().Object}
 }
 
 // watching is a watch that goes on. Its wake has room for one.
@@ -515,7 +494,7 @@ func (e *env) watch(r *http.Request, resource string, from int, first []event, s
 			e.mu.Lock()
 			for _, c := range e.history {
 				if c.version > from && c.resource == resource && selects(c.object) {
-					first = append(first, event{c.kind, e.as(r, c.object)})
+					first = append(first, event{c.kind, c.object.DeepCopy().Object})
 				}
 			}
 			from = max(from, e.version)
@@ -557,7 +536,7 @@ func answer(r *http.Request, out any, err error) (*http.Response, error) {
 		return nil, err
 	}
 	if o, ok := out.(*unstructured.Unstructured); ok {
-		out = (*env)(nil).as(r, o)
+		out = o.Object
 	}
 	data, err := json.Marshal(out)
 	if err != nil {

@@ -212,7 +212,7 @@ func (m foundMaps) walk(path string, v reflect.Value) {
 			}
 		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); !strings.HasPrefix(f.Type.String(), "*e") && f.Name != "client" && f.Name != "metadata" && f.Name != "versions" {
+			if f := v.Type().Field(i); !strings.HasPrefix(f.Type.String(), "*e") && f.Name != "client" && f.Name != "versions" {
 				m.walk(path+"."+f.Name, v.Field(i))
 			}
 		}

@@ -104,7 +104,7 @@ func (e *env) startAs(leads bool, change ...func(*Options)) (c *Controller, stop
 	for _, f := range change {
 		f(&o)
 	}
-	c = New(o.Classes.Driver, e.client(), e.metadata(), o)
+	c = New(o.Classes.Driver, e.client(), o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	parts := []func(context.Context) error{c.Observe}

@@ -112,7 +112,7 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newEnv(t), gpusOf(t, "l40s-4")
-	c := New(slicetest.Driver, s.client(), s.metadata(), Options{})
+	c := New(slicetest.Driver, s.client(), Options{})
 	l := c.newLeading()
 	c.leading.Store(l)
 	defer l.queue.ShutDown()
@@ -149,7 +149,7 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 func TestCluster_NotLeading_ReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
-		idle := New(slicetest.Driver, e.client(), e.metadata(), Options{})
+		idle := New(slicetest.Driver, e.client(), Options{})
 		if _, ok := idle.Cluster(); ok {
 			t.Error("it reports before it knows the cluster")
 		}

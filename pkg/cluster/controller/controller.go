@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -53,6 +52,9 @@ type Options struct {
 	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim would get
 	// a whole GPU, so all nodes have shares.
 	SharesOnDemand bool
+	// MaxServingNodes limits the nodes with partitions, groups or shares. 0: no limit, but for servers whose scheduler takes too
+	// long with many.
+	MaxServingNodes int
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 	// Waiting keeps the claims without an allocation whole, for answers about waiting pods.
@@ -67,7 +69,6 @@ type Controller struct {
 	o        Options
 	driver   string
 	client   kubernetes.Interface
-	metadata metadata.Interface
 	versions *draclient.Client
 	shapes   *pool.Shapes
 
@@ -101,9 +102,9 @@ type leading struct {
 type task struct{ node string }
 
 // New returns a controller of the driver's classes and labels. It makes no request yet.
-func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
+func New(driver string, client kubernetes.Interface, o Options) *Controller {
 	c := &Controller{
-		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &pool.Shapes{},
+		o: o, driver: driver, client: client, versions: draclient.New(client), shapes: &pool.Shapes{},
 		demandDirty: make(chan struct{}, 1),
 	}
 	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
@@ -124,9 +125,10 @@ func (c *Controller) ClusterView() *admission.ClusterView { return c.view.curren
 type Objects struct {
 	// Slices has the slices of this driver only.
 	Slices []*pool.Slice
-	// Claims lack what trimWaiting removes.
+	// Claims lack what trimWaiting removes, and Nodes what trimNode does.
 	Claims  []*resourceapi.ResourceClaim
 	Classes []*resourceapi.DeviceClass
+	Nodes   []*corev1.Node
 	// Server is the version of the API server; the zero Version means that it is unknown.
 	Server schedulerfault.Version
 }
@@ -139,7 +141,7 @@ func (c *Controller) Objects() (Objects, bool) {
 	}
 	out := Objects{
 		Slices: read.All[*pool.Slice](c.slices.GetIndexer()), Claims: read.All[*resourceapi.ResourceClaim](l.claims.GetIndexer()),
-		Classes: read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()),
+		Classes: read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()), Nodes: read.All[*corev1.Node](l.nodes.GetIndexer()),
 	}
 	if version := c.view.server.Load(); version != nil {
 		out.Server = *version
@@ -221,14 +223,14 @@ func (c *Controller) Lead(ctx context.Context) error {
 	defer cancel()
 	l := c.newLeading()
 	defer l.queue.ShutDown()
-	if err := on(l.nodes, func(node *metav1.PartialObjectMetadata, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
+	if err := on(l.nodes, func(node *corev1.Node, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
-	if !start(ctx, &wg, l.claims) || c.o.LabelNodes && !start(ctx, &wg, l.nodes) {
+	if !start(ctx, &wg, l.claims) || c.readsNodes() && !start(ctx, &wg, l.nodes) {
 		return nil
 	}
 	if c.o.DemandConfigMap != "" {
-		wg.Go(func() { c.newDemandKeeper(l.claims).run(ctx) })
+		wg.Go(func() { c.newDemandKeeper(l).run(ctx) })
 	}
 	if l.budgets != nil {
 		wg.Go(func() { l.budgets.run(ctx) })
@@ -248,8 +250,10 @@ func (c *Controller) Lead(ctx context.Context) error {
 	return nil
 }
 
+// readsNodes reports whether the controller may read nodes.
+func (c *Controller) readsNodes() bool { return c.o.LabelNodes || c.o.Waiting }
+
 func (c *Controller) newLeading() *leading {
-	nodes := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
 	claims := c.versions.ResourceClaims(metav1.NamespaceAll)
 	trim := trimClaim
 	if c.o.Waiting {
@@ -259,7 +263,7 @@ func (c *Controller) newLeading() *leading {
 	l := &leading{
 		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
 		claims: read.Informer(c.versions, claims, "", &resourceapi.ResourceClaim{}, trim),
-		nodes:  read.Informer(c.metadata, nodes, "", &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
+		nodes:  read.Informer(c.client, c.client.CoreV1().Nodes(), "", &corev1.Node{}, trimNode(c.driver)),
 	}
 	if c.budgets != nil {
 		l.budgets = c.newBudgetKeeper(l.claims)
@@ -271,7 +275,7 @@ func (c *Controller) newLeading() *leading {
 	}
 	l.labeller = &labeller{
 		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
-		client: nodes, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
+		client: c.client.CoreV1().Nodes(), delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
 	}
 	return l
 }

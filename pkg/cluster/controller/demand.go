@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -24,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -35,11 +38,16 @@ const demandPause = 200 * time.Millisecond
 type demandKeeper struct {
 	driver, name            string
 	sharesOnDemand          bool
+	most                    int
+	events                  record.EventRecorder
+	server                  *atomic.Pointer[schedulerfault.Version]
 	configMaps              typedcorev1.ConfigMapInterface
 	claims, templates, pods cache.SharedIndexInformer
 	classes                 cache.Indexer
 	nodes                   *nodes
-	selectors               *ask.Evaluator
+	// machines has the nodes, or none without the right to read them.
+	machines  cache.Indexer
+	selectors *ask.Evaluator
 	// asks and holdings are kept by the informers' handlers, so that a pass does not look at each claim.
 	mu       sync.Mutex
 	asks     objects.Asks
@@ -51,16 +59,18 @@ type demandKeeper struct {
 	last    demand.State
 	samples sampleNodes
 	servers demand.Serving
+	// limitedAt is the time of the last Event about the limit of serving nodes.
+	limitedAt time.Time
 }
 
-func (c *Controller) newDemandKeeper(claims cache.SharedIndexInformer) *demandKeeper {
+func (c *Controller) newDemandKeeper(l *leading) *demandKeeper {
 	templates, pods := c.versions.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
 	return &demandKeeper{
-		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
+		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, most: c.o.MaxServingNodes, events: c.o.Events, server: &c.view.server, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: l.claims,
 		templates: read.Informer(c.versions, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
 		// The other pods have claims, or nodes that need no more devices for them.
 		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
-		classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
+		classes: c.classes.GetIndexer(), nodes: c.nodes, machines: l.nodes.GetIndexer(), selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
 		samples: sampleNodes{grace: c.o.Grace},
 	}
 }
@@ -136,17 +146,19 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 	if err != nil {
 		last = k.last
 	}
-	asked, everywhere, waiting := k.asked()
+	asked, everywhere, waiting := k.asked(ctx)
 	pools := k.nodes.pools()
 	samples, again := k.samples.choose(last.Samples, pools, time.Now())
 	published := map[string]bool{}
 	for _, what := range slices.AppendSeq(slices.Clone(asked), maps.Keys(last.Since)) {
 		published[what] = true
 	}
+	k.limit(len(pools))
 	serving, grow := k.serving(last.Serving, published, everywhere, waiting, time.Now())
 	again = sooner(again, grow)
 	next, changed := demand.Next(last, asked, len(pools), samples, serving, time.Now())
 	k.last = next
+	k.report()
 	if exists && err == nil && !changed {
 		return again, nil
 	}
@@ -167,8 +179,8 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 }
 
 // asked returns the profiles and groups that the cluster asks for. All nodes publish those of everywhere, because an object
-// does not wait for them. Unscheduled pods wait for those of waiting.
-func (k *demandKeeper) asked() (asked, everywhere, waiting []string) {
+// does not wait for them. Pods without a node wait for those of waiting.
+func (k *demandKeeper) asked(ctx context.Context) (asked, everywhere []string, waiting map[string]demand.Waiting) {
 	k.mu.Lock()
 	asks := k.asks.All()
 	k.mu.Unlock()
@@ -183,8 +195,7 @@ func (k *demandKeeper) asked() (asked, everywhere, waiting []string) {
 	if !k.sharesOnDemand {
 		asked, everywhere = with(asked, demand.Shares), with(everywhere, demand.Shares)
 	}
-	c.Asked = k.waiting()
-	return asked, everywhere, c.Demand(k.selectors.Read)
+	return asked, everywhere, k.waiting(ctx, c)
 }
 
 func with(all []string, one string) []string {

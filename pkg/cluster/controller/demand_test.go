@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	metadatafake "k8s.io/client-go/metadata/fake"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
@@ -250,10 +249,10 @@ func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
 func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, claimOf("c", smallest))
-		c := New(slicetest.Driver, e.client(), e.metadata(), Options{})
+		c := New(slicetest.Driver, e.client(), Options{})
 		l := c.newLeading()
 		defer l.queue.ShutDown()
-		k := c.newDemandKeeper(l.claims)
+		k := c.newDemandKeeper(l)
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -294,11 +293,11 @@ func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 
 // TestAskedKeeper_ManyClaims_PassDoesNotCountThem compares the work of a pass with few and with many equal claims.
 func TestAskedKeeper_ManyClaims_PassDoesNotCountThem(t *testing.T) {
-	c := New(slicetest.Driver, fake.NewClientset(), metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme()), Options{})
+	c := New(slicetest.Driver, fake.NewClientset(), Options{})
 	l := c.newLeading()
 	defer l.queue.ShutDown()
-	k := c.newDemandKeeper(l.claims)
-	work := func() float64 { return testing.AllocsPerRun(10, func() { k.asked() }) }
+	k := c.newDemandKeeper(l)
+	work := func() float64 { return testing.AllocsPerRun(10, func() { k.asked(t.Context()) }) }
 	add := func(claims int) {
 		for range claims {
 			k.asks.Replace(nil, objects.AsksOf(claimOf("c", smallest), slicetest.Driver))

@@ -10,10 +10,11 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -28,7 +29,7 @@ type labeller struct {
 	grace  time.Duration
 	slices cache.Indexer
 	nodes  cache.Indexer
-	client metadata.Getter
+	client typedcorev1.NodeInterface
 	// delays limits the rate of writes to nodes whose labels another program changes again and again.
 	delays *flowcontrol.Backoff
 	// states holds the labelState of each node. One worker at a time labels a node.
@@ -60,7 +61,7 @@ func (a *absence) left(grace time.Duration, missing bool) time.Duration {
 // label updates one node's labels. It returns the delay until the next run if nothing changes; 0: none.
 func (l *labeller) label(ctx context.Context, node string) (again time.Duration, err error) {
 	object, exists, _ := l.nodes.GetByKey(node) // Reading the cache cannot fail.
-	meta, ok := object.(*metav1.PartialObjectMetadata)
+	meta, ok := object.(*corev1.Node)
 	if !exists || !ok {
 		l.states.Delete(node)
 		l.delays.Reset(node)

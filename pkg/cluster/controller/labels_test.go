@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -276,18 +277,23 @@ func TestLabel_LabelsOff_NodesLeftAlone(t *testing.T) {
 	})
 }
 
-func TestTrimNode_Node_KeepsOwnLabelsOnly(t *testing.T) {
-	out, err := trimNode("gpu.nvidia.com")(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+func TestTrimNode_Node_KeepsWhatDecidesAndOwnAnnotations(t *testing.T) {
+	out, err := trimNode("gpu.nvidia.com")(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", ResourceVersion: "3", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 		Labels:      map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
 		Annotations: map[string]string{"a": "b", nodelabels.Written("gpu.nvidia.com"): "{}"},
+	}, Spec: corev1.NodeSpec{ProviderID: "p", Unschedulable: true, Taints: []corev1.Taint{{Key: "t"}}}, Status: corev1.NodeStatus{
+		Images:      []corev1.ContainerImage{{}},
+		Allocatable: corev1.ResourceList{"cpu": resource.MustParse("1"), "nvidia.com/gpu": resource.MustParse("2"), "none.com/x": {}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "a", ResourceVersion: "3",
-		Labels: map[string]string{"nvidia.com/x": "y", "gpu.nvidia.com/z": "w"}, Annotations: map[string]string{nodelabels.Written("gpu.nvidia.com"): "{}"},
+	if diff := cmp.Diff(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", ResourceVersion: "3", Labels: map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
+		Annotations: map[string]string{nodelabels.Written("gpu.nvidia.com"): "{}"},
+	}, Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "t"}}}, Status: corev1.NodeStatus{
+		Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")},
 	}}, out); diff != "" {
 		t.Error(diff)
 	}

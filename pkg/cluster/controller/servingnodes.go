@@ -4,18 +4,28 @@
 package controller
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -26,32 +36,144 @@ func unscheduled(pod *corev1.Pod) bool {
 	})
 }
 
-// waiting returns what the pods ask for that the scheduler could not place, each thing once: their resources, and their
-// claims without devices.
-func (k *demandKeeper) waiting() (out []objects.Ask) {
-	seen := map[objects.Ask]bool{}
-	add := func(object any) {
-		for _, a := range objects.AsksOf(object, k.driver) {
-			if !seen[a] {
-				seen[a] = true
-				out = append(out, a)
-			}
-		}
-	}
+// podKind are pods without a node that ask for the same, and may run on the same nodes.
+type podKind struct {
+	pod         *corev1.Pod
+	asks        []objects.Ask
+	unscheduled bool
+}
+
+// manyKinds is the number of kinds of pods whose nodes are found. The others wait until more nodes serve.
+const manyKinds = 50
+
+// podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the scheduler could
+// not place are first.
+func (k *demandKeeper) podKinds() []*podKind {
+	all := map[string]*podKind{}
 	for _, o := range k.pods.GetIndexer().List() {
 		pod, ok := o.(*corev1.Pod)
-		if !ok || !unscheduled(pod) {
+		if !ok {
 			continue
 		}
-		add(pod)
+		one := &podKind{pod: pod, asks: objects.AsksOf(pod, k.driver), unscheduled: unscheduled(pod)}
 		for _, name := range claimNames(pod) {
 			found, exists, _ := k.claims.GetIndexer().GetByKey(cache.NewObjectName(pod.Namespace, name).String())
 			if claim, ok := found.(*resourceapi.ResourceClaim); exists && ok && claim.Status.Allocation == nil {
-				add(claim)
+				one.asks = append(one.asks, objects.AsksOf(claim, k.driver)...)
+			}
+		}
+		if len(one.asks) == 0 {
+			continue
+		}
+		key := one.key()
+		if known := all[key]; known == nil {
+			all[key] = one
+		} else {
+			known.unscheduled = known.unscheduled || one.unscheduled
+		}
+	}
+	rank := func(one *podKind) int {
+		if one.unscheduled {
+			return 0
+		}
+		return 1
+	}
+	keys := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(rank(all[a])-rank(all[b]), strings.Compare(a, b))
+	})
+	out := make([]*podKind, len(keys))
+	for i, key := range keys {
+		out[i] = all[key]
+	}
+	return out
+}
+
+// key is equal for pods of one kind.
+func (k *podKind) key() string {
+	of := corev1.PodSpec{NodeSelector: k.pod.Spec.NodeSelector, Affinity: k.pod.Spec.Affinity, Tolerations: k.pod.Spec.Tolerations}
+	encoded, _ := json.Marshal(of) // A decoded object always encodes.
+	return fmt.Sprintf("%v %s", k.asks, encoded)
+}
+
+// waiting returns the pods without a node, by what they wait for.
+func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
+	out := map[string]demand.Waiting{}
+	pools := k.nodes.possible()
+	for i, one := range k.podKinds() {
+		for _, a := range one.asks {
+			c.Asked = []objects.Ask{a}
+			for _, what := range c.Demand(k.selectors.Read) {
+				w := out[what]
+				w.Unscheduled = w.Unscheduled || one.unscheduled
+				if i < manyKinds {
+					if may := k.mayRun(ctx, one.pod, what, c.Expressions(a), pools); len(may) < len(pools) {
+						w.Nodes = append(w.Nodes, may)
+					}
+				}
+				out[what] = w
 			}
 		}
 	}
 	return out
+}
+
+// mayRun returns the nodes on which a pod may run by its node selector, affinity and tolerations, and whose devices match the
+// selectors of a request. What cannot be read excludes no node.
+func (k *demandKeeper) mayRun(ctx context.Context, pod *corev1.Pod, what string, expressions []string, pools []pool.Pool) map[string]bool {
+	out, alike := map[string]bool{}, map[[32]*pool.Shape]bool{}
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	for _, p := range pools {
+		shape, ok := p.Shape()
+		matches, known := alike[shape]
+		if !known || !ok {
+			matches = k.couldMatch(ctx, p, what, expressions)
+			alike[shape] = matches
+		}
+		if matches && k.admits(p.Node, pod, affinity) {
+			out[p.Node] = true
+		}
+	}
+	return out
+}
+
+// couldMatch reports whether the expressions select a device of a pool that counts for what. The pool stands for those that are
+// alike, so an expression that reads what differs among these excludes none.
+func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string, expressions []string) bool {
+	expressions = slices.DeleteFunc(slices.Clone(expressions), func(e string) bool {
+		r := k.selectors.Read(e)
+		return !r.Complete || slices.ContainsFunc(r.Names, func(n selector.Name) bool { return pool.Identity(n.ID) })
+	})
+	empty := ask.Empty(p)
+	for _, s := range empty.Slices {
+		for i, d := range s.Spec.Devices {
+			if !slices.Contains(offers(d, pool.KindOf(d)), what) {
+				continue
+			}
+			if failed, err := k.selectors.Failing(ctx, expressions, s.Candidate(i)); failed == "" || err != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// admits reports whether a pod may run on a node, apart from its devices.
+func (k *demandKeeper) admits(name string, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
+	found, exists, _ := k.machines.GetByKey(name)
+	node, ok := found.(*corev1.Node)
+	if !exists || !ok {
+		return true
+	}
+	if matches, err := affinity.Match(node); err == nil && !matches {
+		return false
+	}
+	taints := node.Spec.Taints
+	if node.Spec.Unschedulable {
+		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, taints, pod.Spec.Tolerations, hard, true)
+	return !untolerated
 }
 
 // claimNames returns the claims of a pod that exist.
@@ -80,8 +202,8 @@ func servesOf(p pool.Pool) serves {
 	out := serves{gpus: map[string]bool{}, what: map[string]bool{}}
 	var others []string
 	for d, kind := range p.Devices() {
-		if kind.Type != gpu.KindMonitor && ptr.Deref(d.AllowMultipleAllocations, false) {
-			out.what[demand.Shares] = true
+		for _, what := range offers(d, kind) {
+			out.what[what] = true
 		}
 		named, err := gpu.ParseName(d.Name)
 		switch {
@@ -89,9 +211,7 @@ func servesOf(p pool.Pool) serves {
 		case kind.Type == gpu.KindGPU:
 			out.gpus[named.PCIAddress] = true
 		case kind.Type == gpu.KindGroup:
-			out.what[demand.Groups] = true
 		case kind.Type == gpu.KindMIG:
-			out.what[kind.Profile] = true
 			others = append(others, named.PCIAddress)
 		default:
 			others = append(others, named.PCIAddress)
@@ -101,12 +221,57 @@ func servesOf(p pool.Pool) serves {
 	return out
 }
 
+// leastServing and servingProduct are the limit of serving nodes where the scheduler copies counters: it takes 45 to 100 µs for a
+// pod, a node and a serving node, so half a second for a pod at most (docs/scaling.md).
+const leastServing, servingProduct = 4, 7000
+
+// limit sets the largest number of serving nodes.
+func (k *demandKeeper) limit(nodes int) {
+	k.servers.Limited, k.servers.Most = false, k.most
+	if version := k.server.Load(); k.most == 0 && version != nil && version.CopiesCounters() {
+		k.servers.Most = max(leastServing, servingProduct/max(nodes, 1))
+	}
+}
+
+// report tells once in a while that the limit keeps a pod waiting.
+func (k *demandKeeper) report() {
+	if !k.servers.Limited || k.events == nil || k.written.ResourceVersion == "" || time.Since(k.limitedAt) < limitedAgain {
+		return
+	}
+	k.limitedAt = time.Now()
+	why := "the chart value controller.maxServingNodes says so"
+	if k.most == 0 {
+		why = "this version's scheduler takes too long with more; upgrade to Kubernetes 1.37, or set the chart value controller.maxServingNodes"
+	}
+	k.events.Eventf(k.written, corev1.EventTypeWarning, "ServingNodesLimited",
+		"Pods wait for partitions, groups or shares, and no more than %d nodes publish these: %s", k.servers.Most, why)
+}
+
+// limitedAgain is the least time between two Events about the limit.
+const limitedAgain = 5 * time.Minute
+
+// offers returns what a device counts for: its profile, demand.Groups, demand.Shares.
+func offers(d resourceapi.Device, kind pool.Kind) (out []string) {
+	switch kind.Type {
+	case gpu.KindGroup:
+		out = append(out, demand.Groups)
+	case gpu.KindMIG:
+		out = append(out, kind.Profile)
+	case gpu.KindMonitor:
+		return nil
+	}
+	if ptr.Deref(d.AllowMultipleAllocations, false) {
+		out = append(out, demand.Shares)
+	}
+	return out
+}
+
 // serving returns the serving nodes of each profile and of groups that nodes publish now, and the delay until the next choice
 // if nothing changes; 0: none. published are the ones of the last ConfigMap and the ones asked for now. All nodes publish the
 // ones in all, so these have no serving nodes.
-func (k *demandKeeper) serving(last map[string][]string, published map[string]bool, all, waiting []string, now time.Time) (
-	out map[string][]string, again time.Duration,
-) {
+func (k *demandKeeper) serving(
+	last map[string][]string, published map[string]bool, all []string, waiting map[string]demand.Waiting, now time.Time,
+) (out map[string][]string, again time.Duration) {
 	out = map[string][]string{}
 	k.servers.Keep(published)
 	cut := map[string]bool{}
@@ -139,11 +304,10 @@ func (k *demandKeeper) serving(last map[string][]string, published map[string]bo
 				candidates = append(candidates, c)
 			}
 		}
-		waits := slices.Contains(waiting, what)
-		if waits {
+		if waiting[what].Unscheduled {
 			again = demand.Grow
 		}
-		out[what] = k.servers.Choose(last[what], what, candidates, k.holdings.Holders(what), waits, now)
+		out[what] = k.servers.Choose(last[what], what, candidates, k.holdings.Holders(what), waiting[what], now)
 		for _, name := range out[what] {
 			cut[name] = true
 		}

@@ -6,6 +6,8 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -93,6 +97,109 @@ func TestAskedKeeper_ProfileAskedFor_FewNodesServeUntilAPodWaits(t *testing.T) {
 			t.Errorf("%q serve, but not the one with the claim", e.serving("1g.10gb"))
 		}
 	})
+}
+
+// TestAskedKeeper_PodForFewNodes_OneServesAtOnce has pods that can run on few of many nodes, while others serve.
+func TestAskedKeeper_PodForFewNodes_OneServesAtOnce(t *testing.T) {
+	const nodes, only = 60, "n47"
+	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{only}},
+		}}},
+	}}}
+	for name, restrict := range map[string]func(*corev1.Pod, *corev1.Node, *resourceapi.ResourceClaim){
+		"node selector": func(p *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
+			if p.Spec.NodeSelector = map[string]string{"team": "a"}; n.Name == only {
+				n.Labels = p.Spec.NodeSelector
+			}
+		},
+		"affinity": func(p *corev1.Pod, _ *corev1.Node, _ *resourceapi.ResourceClaim) { p.Spec.Affinity = affinity },
+		"taints": func(_ *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
+			if n.Name != only {
+				n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "b", Effect: corev1.TaintEffectNoSchedule}}
+			}
+		},
+		"cordons": func(_ *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
+			n.Spec.Unschedulable = n.Name != only
+		},
+	} {
+		for _, tried := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", tried ", tried), func(t *testing.T) {
+				claim, pod := claimOf("c", smallest), unscheduledPod("p", "c")
+				if !tried {
+					pod.Status.Conditions = nil
+				}
+				all := autoNodes(t, nodes)
+				for _, o := range all {
+					if n, ok := o.(*corev1.Node); ok {
+						restrict(pod, n, claim)
+					}
+				}
+				atAsked(t, all, func(e *env, _ func()) {
+					e.put(claimOf("other", smallest))
+					pass(soon)
+					if got := e.serving("1g.10gb"); len(got) != 8 || slices.Contains(got, only) {
+						t.Fatalf("%q serve at first", got)
+					}
+					e.put(pod)
+					e.put(claim)
+					pass(soon)
+					if got := e.serving("1g.10gb"); !slices.Contains(got, only) || len(got) > 40 {
+						t.Errorf("%d nodes serve once the pod waits, and %s: %v", len(got), only, slices.Contains(got, only))
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAskedKeeper_Limit_AnEventSaysIt has more nodes than a limit allows to serve, by a value or by the server's version.
+func TestAskedKeeper_Limit_AnEventSaysIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		version string
+		most    int
+		want    int
+		words   string
+	}{
+		"a value":           {"v1.37.1", 9, 9, "maxServingNodes says so"},
+		"1.36":              {"v1.36.5", 0, 10, "upgrade to Kubernetes 1.37"},
+		"1.36 with a value": {"v1.36.5", 11, 11, "maxServingNodes says so"},
+		"1.37":              {"v1.37.1", 0, 12, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := record.NewFakeRecorder(10)
+			k := &demandKeeper{most: c.most, events: events, server: &atomic.Pointer[schedulerfault.Version]{}}
+			version, err := schedulerfault.Parse(c.version)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.server.Store(&version)
+			k.written = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}}
+			var candidates []demand.Candidate
+			for i := range 12 {
+				candidates = append(candidates, demand.Candidate{Node: fmt.Sprint("n", i), GPUs: 8})
+			}
+			now := time.Now()
+			var got []string
+			for range 3 {
+				k.limit(700)
+				got = k.servers.Choose(got, "1g.10gb", candidates, nil, demand.Waiting{Unscheduled: true}, now)
+				k.report()
+				now = now.Add(demand.Grow)
+			}
+			if len(got) != c.want {
+				t.Errorf("%d nodes serve, want %d", len(got), c.want)
+			}
+			said := ""
+			select {
+			case said = <-events.Events:
+			default:
+			}
+			if (said == "") != (c.words == "") || !strings.Contains(said, c.words) || len(events.Events) > 0 {
+				t.Errorf("the Event is %q, want one with %q", said, c.words)
+			}
+		})
+	}
 }
 
 func TestAskedKeeper_PodWaitsForAResource_MoreNodesServe(t *testing.T) {

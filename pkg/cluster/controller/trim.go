@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,8 +77,12 @@ func trimPod(object any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
 		Spec: corev1.PodSpec{
 			InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers), ResourceClaims: pod.Spec.ResourceClaims,
+			NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations,
 		},
 		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		out.Spec.Affinity = &corev1.Affinity{NodeAffinity: a.NodeAffinity}
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
@@ -86,24 +92,31 @@ func trimPod(object any) (any, error) {
 	return out, nil
 }
 
-// trimNode keeps the labels and annotations of a node that the driver needs.
+// trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's annotations.
 func trimNode(driver string) cache.TransformFunc {
 	return func(object any) (any, error) {
-		meta, ok := object.(*metav1.PartialObjectMetadata)
+		node, ok := object.(*corev1.Node)
 		if !ok {
 			return object, nil
 		}
-		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
-		// New maps, because a map keeps the memory of deleted keys.
-		for _, all := range []*map[string]string{&meta.Labels, &meta.Annotations} {
-			kept := map[string]string{}
-			for key, value := range *all {
-				if nodelabels.Concerns(key, driver) {
-					kept[key] = value
-				}
-			}
-			*all = kept
+		out := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+			Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 		}
-		return meta, nil
+		for key, value := range node.Annotations {
+			if nodelabels.Concerns(key, driver) {
+				metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+			}
+		}
+		// Resources of device plugins decide too.
+		for name, n := range node.Status.Allocatable {
+			if strings.Contains(string(name), "/") && !n.IsZero() {
+				if out.Status.Allocatable == nil {
+					out.Status.Allocatable = corev1.ResourceList{}
+				}
+				out.Status.Allocatable[name] = n
+			}
+		}
+		return out, nil
 	}
 }

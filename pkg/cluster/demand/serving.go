@@ -19,6 +19,8 @@ const (
 	// publishes within a second, and the scheduler tries a pod again after a second.
 	Grow   = 2 * time.Second
 	growth = 4
+	// settle is the time after which a node without room stops serving. A claim that ends and one that follows change nothing.
+	settle = time.Minute
 )
 
 // Candidate is a node that could publish a profile, or groups.
@@ -46,13 +48,30 @@ func (c Candidate) has(what string) bool {
 // reserve reports whether the node counts for the reserve: it has free GPUs for a claim.
 func (c Candidate) reserve(what string) bool { return c.free() > 0 && c.has(what) }
 
+// Waiting are the pods without a node that ask for a profile, groups or shares.
+type Waiting struct {
+	// Unscheduled means that the scheduler could not place one of them.
+	Unscheduled bool
+	// Nodes has the nodes on which pods of each kind may run by all but the devices, as far as known.
+	Nodes []map[string]bool
+}
+
 // Serving chooses the nodes that publish the devices which the cluster asks for: the holders of such devices, and a reserve
 // of nodes with free GPUs. Other nodes publish plain devices, which cost the scheduler less. While a pod waits, it chooses
 // more, in the end all of them that have room. The zero Serving has chosen none.
-type Serving struct{ of map[string]*served }
+type Serving struct {
+	// Most is the largest number of nodes with counters that a choice leads to, apart from holders; 0: no limit.
+	Most int
+	// Limited means that a choice since it was set to false was smaller because of Most, while a pod waited.
+	Limited bool
+
+	of map[string]*served
+}
 
 type served struct {
 	nodes map[string]bool
+	// full has the time since when a serving node has had no room, of those that have none.
+	full map[string]time.Time
 	// grown is the time of the first choice and of each growth, waited the last time at which a pod waited.
 	grown, waited time.Time
 }
@@ -62,23 +81,23 @@ func (s *Serving) Keep(what map[string]bool) {
 	maps.DeleteFunc(s.of, func(one string, _ *served) bool { return !what[one] })
 }
 
-// Choose returns the serving nodes of a profile or of Groups, sorted. last are the ones in the ConfigMap, which count after a
-// restart. holders are nodes of which a claim holds such a device, and waits means that a pod which asks for one was not
-// scheduled. If it waits, ask again after Grow.
-func (s *Serving) Choose(last []string, what string, candidates []Candidate, holders []string, waits bool, now time.Time) []string {
+// Choose returns the serving nodes of a profile, of Groups or of Shares, sorted. last are the ones in the ConfigMap, which
+// count after a restart. holders are nodes of which a claim holds such a device. Each kind of waiting pods has a serving node
+// with free GPUs at once, if there is one. While a pod is unscheduled, ask again after Grow.
+func (s *Serving) Choose(last []string, what string, candidates []Candidate, holders []string, waiting Waiting, now time.Time) []string {
 	if s.of == nil {
 		s.of = map[string]*served{}
 	}
 	o := s.of[what]
 	if o == nil {
-		o = &served{nodes: map[string]bool{}, grown: now, waited: now}
+		o = &served{nodes: map[string]bool{}, full: map[string]time.Time{}, grown: now, waited: now}
 		s.of[what] = o
 		for _, node := range last {
 			o.nodes[node] = true
 		}
 	}
 	reserve := min(max(len(candidates)/reserveOf, leastReserve), mostReserve)
-	if waits {
+	if waiting.Unscheduled {
 		o.waited = now
 	} else if now.Sub(o.waited) >= keep {
 		o.shrink(what, candidates, reserve)
@@ -89,11 +108,20 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 		known[c.Node] = true
 	}
 	maps.DeleteFunc(o.nodes, func(node string, _ bool) bool { return !known[node] })
+	o.settle(what, candidates, now)
 	for _, node := range holders {
 		o.nodes[node] = true
 	}
+	rank := func(a, b Candidate) int {
+		return cmp.Or(first(waiting.some(a.Node))-first(waiting.some(b.Node)), order(a, b, what))
+	}
+	sorted := slices.SortedFunc(slices.Values(candidates), rank)
+	left := s.left(o, candidates)
+	for _, may := range waiting.Nodes {
+		s.Limited = !o.serve(what, sorted, may, &left) || s.Limited
+	}
 	var others []Candidate
-	for _, c := range candidates {
+	for _, c := range sorted {
 		switch {
 		case !o.nodes[c.Node] && c.has(what):
 			others = append(others, c)
@@ -101,19 +129,92 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 			reserve--
 		}
 	}
-	slices.SortFunc(others, func(a, b Candidate) int { return order(a, b, what) })
-	full := slices.IndexFunc(others, func(c Candidate) bool { return !c.reserve(what) })
-	if full < 0 {
-		full = len(others)
+	more := 0
+	if waiting.Unscheduled && now.Sub(o.grown) >= Grow {
+		more = min(max((growth-1)*len(o.nodes), 1), len(others))
 	}
-	add := min(max(reserve, 0), full)
-	if more := min(max((growth-1)*len(o.nodes), 1), len(others)); waits && now.Sub(o.grown) >= Grow && more > add {
-		add, o.grown = more, now
+	if more > max(reserve, 0) {
+		o.grown = now
 	}
-	for _, c := range others[:add] {
-		o.nodes[c.Node] = true
+	for i, c := range others {
+		if i >= more && (reserve <= 0 || !c.reserve(what)) {
+			continue
+		}
+		if !o.add(c, &left) {
+			s.Limited = s.Limited || waiting.Unscheduled
+			continue
+		}
+		if c.reserve(what) {
+			reserve--
+		}
 	}
 	return slices.Sorted(maps.Keys(o.nodes))
+}
+
+// left returns the number of nodes without counters that may get some.
+func (s *Serving) left(o *served, candidates []Candidate) int {
+	if s.Most <= 0 {
+		return len(candidates)
+	}
+	left := s.Most
+	for _, c := range candidates {
+		if c.Cut || o.nodes[c.Node] {
+			left--
+		}
+	}
+	return left
+}
+
+// add adds a node, unless too many have counters.
+func (o *served) add(c Candidate, left *int) bool {
+	if !c.Cut {
+		if *left <= 0 {
+			return false
+		}
+		*left--
+	}
+	o.nodes[c.Node] = true
+	return true
+}
+
+// some reports whether pods may run on a node.
+func (w Waiting) some(node string) bool {
+	return slices.ContainsFunc(w.Nodes, func(may map[string]bool) bool { return may[node] })
+}
+
+// serve adds some of the nodes on which a pod may run, unless one of them serves that has free GPUs. It reports false if
+// too many nodes have counters for any of them.
+func (o *served) serve(what string, sorted []Candidate, may map[string]bool, left *int) bool {
+	ours := slices.DeleteFunc(slices.Clone(sorted), func(c Candidate) bool { return !may[c.Node] || !c.reserve(what) })
+	if len(ours) == 0 || slices.ContainsFunc(ours, func(c Candidate) bool { return o.nodes[c.Node] }) {
+		return true
+	}
+	added := false
+	for _, c := range ours[:min(leastReserve, len(ours))] {
+		added = o.add(c, left) || added
+	}
+	return added
+}
+
+// settle removes nodes that have had no room for a while, such as a reserve whose GPUs other claims took. Choose adds the
+// holders.
+func (o *served) settle(what string, candidates []Candidate, now time.Time) {
+	full := map[string]time.Time{}
+	for _, c := range candidates {
+		if !o.nodes[c.Node] || c.has(what) {
+			continue
+		}
+		since, known := o.full[c.Node]
+		switch {
+		case !known:
+			full[c.Node] = now
+		case now.Sub(since) < settle:
+			full[c.Node] = since
+		default:
+			delete(o.nodes, c.Node)
+		}
+	}
+	o.full = full
 }
 
 // shrink keeps the reserve alone. Choose adds the holders.
@@ -129,15 +230,17 @@ func (o *served) shrink(what string, candidates []Candidate, reserve int) {
 // order prefers nodes with free GPUs, then nodes that have counters anyway. Partitions go to the node with the fewest free
 // GPUs, so that whole nodes stay whole, and groups to the one with the most.
 func order(a, b Candidate, what string) int {
-	rank := func(yes bool) int {
-		if yes {
-			return 0
-		}
-		return 1
-	}
 	fewest := cmp.Compare(a.free(), b.free())
 	if what == Groups {
 		fewest = -fewest
 	}
-	return cmp.Or(rank(a.reserve(what))-rank(b.reserve(what)), rank(a.Cut)-rank(b.Cut), fewest, strings.Compare(a.Node, b.Node))
+	return cmp.Or(first(a.reserve(what))-first(b.reserve(what)), first(a.Cut)-first(b.Cut), fewest, strings.Compare(a.Node, b.Node))
+}
+
+// first is the rank of what comes first.
+func first(yes bool) int {
+	if yes {
+		return 0
+	}
+	return 1
 }

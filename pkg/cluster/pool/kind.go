@@ -23,7 +23,8 @@ type Kind struct {
 	GPUs int
 }
 
-func kindOf(d resourceapi.Device) Kind {
+// KindOf reads the kind of a device of this driver.
+func KindOf(d resourceapi.Device) Kind {
 	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: plain(Text(d, "productName")), Profile: plain(Text(d, "profile")), GPUs: 1}
 	if count := d.Attributes["gpuCount"].IntValue; count != nil && *count > 0 && *count <= 1<<10 {
 		k.GPUs = int(*count)

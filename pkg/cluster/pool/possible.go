@@ -57,7 +57,7 @@ func possible(of *Shape) []*Shape {
 func shapeOf(driver string, devices ...resourceapi.Device) *Shape {
 	s := &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, Devices: devices}}
 	for _, d := range devices {
-		s.Kinds = append(s.Kinds, kindOf(d))
+		s.Kinds = append(s.Kinds, KindOf(d))
 	}
 	return s
 }

@@ -258,7 +258,7 @@ func (x *Samples) add(p Pool) *addition {
 				sets = append(sets, resourceapi.CounterSet{Name: set, Counters: l.Counters})
 			}
 			for _, sample := range l.Partitions {
-				kind := kindOf(sample)
+				kind := KindOf(sample)
 				kind.Product = s.Shape.Kinds[i].Product
 				if published.Has(kind) {
 					continue

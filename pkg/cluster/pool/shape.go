@@ -64,7 +64,7 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		if slices.ContainsFunc(d.Taints, unhealthy) {
 			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), unhealthy)
 		}
-		s.Kinds = append(s.Kinds, kindOf(d))
+		s.Kinds = append(s.Kinds, KindOf(d))
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)
 	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { _, ok := resourceslices.Shareable(d); return ok })

@@ -90,6 +90,10 @@ var faults = []Fault{
 	{"reservations-kept", 36, 3, counters, Features{}, reserves},
 }
 
+// CopiesCounters reports whether the scheduler copies the counters of all nodes for each pool with counters, so that a pod
+// costs it nodes times nodes with counters. Releases before 1.36 were not measured.
+func (v Version) CopiesCounters() bool { return v.Minor == 36 }
+
 // Faults returns all known faults, oldest version first.
 func Faults() []Fault { return slices.Clone(faults) }
 

@@ -36,7 +36,6 @@ func BenchmarkKeeper(b *testing.B) {
 		for i := range 60 { // As on nodes with GPUs and feature discovery.
 			n.Labels[fmt.Sprintf("feature.node.kubernetes.io/of-%s-%d", n.Name, i)] = fmt.Sprintf("%s-%d", n.Name, i)
 		}
-		_ = k.nodes.GetStore().Add(n)
 	}
 	old := metav1.NewTime(time.Now().Add(-time.Hour))
 	for i := range pods {

@@ -323,7 +323,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		}
 		c.Claims = append(c.Claims, claim)
 	}
-	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
+	c.Nodes = objects.Nodes
 	rules := k.taintRules(ctx, now)
 	c.Rules, c.Unread.Rules = rules.all, rules.unread
 	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}

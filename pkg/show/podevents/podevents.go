@@ -66,7 +66,7 @@ type Keeper struct {
 	dynamic dynamic.Interface
 	limit   flowcontrol.RateLimiter
 
-	pods, nodes cache.SharedIndexInformer
+	pods cache.SharedIndexInformer
 	// refused has the Events about claims that were refused, and failed those about pods that were.
 	refused, failed cache.SharedIndexInformer
 
@@ -105,7 +105,6 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 	k := &Keeper{
 		o: o, cluster: cluster, client: client, dynamic: dynamic, limit: flowcontrol.NewTokenBucketRateLimiter(writes, burst),
 		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
-		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode),
 		refused: read.Informer(client, events, "reason="+claimRefused, &corev1.Event{}, trimEvent),
 		failed:  read.Informer(client, events, "reason="+podRefused, &corev1.Event{}, trimEvent),
 		kinds:   map[uint64]*kind{}, keys: map[types.UID]cachedKey{}, owners: map[types.UID]*owner{}, written: map[types.UID]written{},
@@ -125,7 +124,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var synced []cache.InformerSynced
 	done := make(chan struct{})
 	running := 0
-	for _, i := range []cache.SharedIndexInformer{k.pods, k.nodes, k.refused, k.failed} {
+	for _, i := range []cache.SharedIndexInformer{k.pods, k.refused, k.failed} {
 		running++
 		go func() { i.RunWithContext(ctx); done <- struct{}{} }()
 		synced = append(synced, i.HasSynced)

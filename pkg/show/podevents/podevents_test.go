@@ -77,7 +77,7 @@ func (e *env) Objects() (controller.Objects, bool) {
 	if err != nil {
 		e.t.Error(err)
 	}
-	return controller.Objects{Slices: packed, Claims: slices.Clone(e.Claims), Classes: e.Classes}, true
+	return controller.Objects{Slices: packed, Claims: slices.Clone(e.Claims), Classes: e.Classes, Nodes: e.Nodes}, true
 }
 
 func (e *env) Claim(namespace, name string) *resourceapi.ResourceClaim {

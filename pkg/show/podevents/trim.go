@@ -83,27 +83,6 @@ func asks(spec *corev1.PodSpec) bool {
 	return false
 }
 
-// trimNode keeps the parts of a node that decide whether a pod can use it.
-func trimNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	out := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
-		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
-	}
-	for name, n := range node.Status.Allocatable {
-		if device(name) && !n.IsZero() {
-			if out.Status.Allocatable == nil {
-				out.Status.Allocatable = corev1.ResourceList{}
-			}
-			out.Status.Allocatable[name] = n
-		}
-	}
-	return out, nil
-}
-
 // trimEvent keeps the object, the message and the times of an Event.
 func trimEvent(object any) (any, error) {
 	e, ok := object.(*corev1.Event)

@@ -164,6 +164,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- $auto = append $auto $kind }}
 {{- end }}
 {{- end }}
+{{- with $.Values.controller.maxServingNodes }}
+- name: MAX_SERVING_NODES
+  value: {{ . | quote }}
+{{- end }}
 {{- if include "gpu-dra-driver.sharesOnDemand" $ }}
 - name: SHARES_ON_DEMAND
   value: "true"

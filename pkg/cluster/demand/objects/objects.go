@@ -149,25 +149,18 @@ func (c Cluster) Everywhere() Cluster {
 // Demand returns the known profiles that an object asks for, sorted, with demand.Groups, demand.Monitors and demand.Shares. read analyses a
 // selector; an unreadable one has an empty Reading.
 func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
-	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
-	for _, class := range c.Classes {
-		classes[class.Name] = class
-		resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = class.Name
-		if name := class.Spec.ExtendedResourceName; name != nil {
-			resources[corev1.ResourceName(*name)] = class.Name
-		}
-	}
+	classes := c.byName()
 	asked := map[string]bool{}
 	for _, a := range c.Asked {
 		if a.Held != "" {
 			asked[a.Held] = true
 			continue
 		}
-		of := classes[cmp.Or(a.Class, resources[a.Resource])]
+		of := classes[a.class()]
 		if of == nil {
 			continue // No device can be allocated by it.
 		}
-		expressions := slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:])
+		expressions := a.expressions(of)
 		part := a.Part || slices.ContainsFunc(expressions, ofShares.MatchString)
 		for _, what := range c.matching(expressions, read) {
 			if what == demand.Monitors && !a.Admin || what == demand.Shares && !part {
@@ -180,6 +173,35 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 		return what != demand.Groups && what != demand.Monitors && what != demand.Shares && !slices.Contains(c.Known, what)
 	})
 	return slices.Sorted(maps.Keys(asked))
+}
+
+// byName returns the classes by their names, and by the resources that stand for them.
+func (c Cluster) byName() map[string]*resourceapi.DeviceClass {
+	out := map[string]*resourceapi.DeviceClass{}
+	for _, class := range c.Classes {
+		out[class.Name] = class
+		out[resourceapi.ResourceDeviceClassPrefix+class.Name] = class
+		if name := class.Spec.ExtendedResourceName; name != nil {
+			out[*name] = class
+		}
+	}
+	return out
+}
+
+// class is a name of Cluster.byName.
+func (a Ask) class() string { return cmp.Or(a.Class, string(a.Resource)) }
+
+// expressions returns the selectors of a request and its class.
+func (a Ask) expressions(of *resourceapi.DeviceClass) []string {
+	return slices.Concat(selector.Expressions(of.Spec.Selectors), strings.Split(a.Selectors, "\x00")[1:])
+}
+
+// Expressions returns the selectors of what an object asks for, and its class's.
+func (c Cluster) Expressions(a Ask) []string {
+	if of := c.byName()[a.class()]; of != nil {
+		return a.expressions(of)
+	}
+	return nil
 }
 
 // ofShares finds what only shareable devices have: allowMultipleAllocations, the capacities compute and shares, and an isolation
