@@ -191,7 +191,10 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 	start(background, p.events.Run, p.status.Run)
-	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle,
+	if err := p.alone(ctx); err != nil {
+		return err
+	}
+	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle, p.watchOther,
 		p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
 	for _, work := range p.o.Background {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work.Run(ctx) }) })

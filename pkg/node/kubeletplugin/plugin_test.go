@@ -26,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor"
@@ -65,60 +66,62 @@ func newEnv(t *testing.T) testEnv { return testEnv{env.New(t)} }
 
 func (e testEnv) start() {
 	e.Helper()
-	e.Start(func(e *env.Env) func(context.Context) error {
-		m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
-		e.Metrics = m
-		events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
-		scans, changed := inventory.NewLatest(), notify.NewTrigger()
-		kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
-		devicePlugins := podresources.NewDevicePlugins(kubelet, scans, changed, m)
-		engine, err := devicestate.Open(devicestate.Options{
-			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
-			Driver: env.Driver, Pool: env.Node + "/gpu", Scans: scans, Edits: e, Reports: events, Kernel: e.Kernel,
-			DevicePlugins: devicePlugins, Sharing: sharing.Node{},
-		})
-		if err != nil {
-			e.Fatal(err)
-		}
-		faults, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), tracker.Setting)
-		if err != nil {
-			e.Fatal(err)
-		}
-		tick := e.Tick
-		if tick == nil {
-			tick = func(d time.Duration) (<-chan time.Time, func()) {
-				if d == inventory.AnswerInterval {
-					return time.Tick(d / 5), func() {}
-				}
-				return time.Tick(4 * time.Millisecond), func() {}
-			}
-		}
-		library := nvmlfake.NewRoot(e.Machine.Path)
-		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
-		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
-			func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
-		cordons := publishing.NewCordons(e.API(), env.Driver, env.Node, events, changed)
-		node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
-			Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,
-		})
-		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
-			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
-			Client: e.API(), SchedulerVersion: e.SchedulerVersion,
-			Inventory: inventory.New(inventory.Options{
-				Health: faulty, Scans: scans,
-				Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
-				Tick: tick,
-			}),
-			Instance: e.Enlist(),
-			XIDs: kubeletplugin.XIDOptions{
-				Locks: watcher.NewLocks(), Polls: notify.NewTrigger(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Health: faulty, Ignore: []uint64{43},
-			},
-			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
-				ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
-			}),
-			VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons, devicePlugins},
-		}).Run
+	e.Start(build)
+}
+
+func build(e *env.Env) func(context.Context) error {
+	m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
+	e.Metrics = m
+	events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
+	scans, changed := inventory.NewLatest(), notify.NewTrigger()
+	kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
+	devicePlugins := podresources.NewDevicePlugins(kubelet, scans, changed, m)
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
+		Driver: env.Driver, Pool: env.Node + "/gpu", Scans: scans, Edits: e, Reports: events, Kernel: e.Kernel,
+		DevicePlugins: devicePlugins, Sharing: sharing.Node{},
 	})
+	if err != nil {
+		e.Fatal(err)
+	}
+	faults, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), tracker.Setting)
+	if err != nil {
+		e.Fatal(err)
+	}
+	tick := e.Tick
+	if tick == nil {
+		tick = func(d time.Duration) (<-chan time.Time, func()) {
+			if d == inventory.AnswerInterval {
+				return time.Tick(d / 5), func() {}
+			}
+			return time.Tick(4 * time.Millisecond), func() {}
+		}
+	}
+	library := nvmlfake.NewRoot(e.Machine.Path)
+	faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
+	m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
+		func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
+	cordons := publishing.NewCordons(e.API(), env.Driver, env.Node, events, changed)
+	node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
+		Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,
+	})
+	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
+		Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort, PodUID: e.PodUID,
+		Client: e.API(), SchedulerVersion: e.SchedulerVersion,
+		Inventory: inventory.New(inventory.Options{
+			Health: faulty, Scans: scans,
+			Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
+			Tick: tick,
+		}),
+		Instance: e.Enlist(),
+		XIDs: kubeletplugin.XIDOptions{
+			Locks: watcher.NewLocks(), Polls: notify.NewTrigger(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Health: faulty, Ignore: []uint64{43},
+		},
+		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
+			ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
+		}),
+		VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons, devicePlugins},
+	}).Run
 }
 
 const first, second = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
@@ -573,6 +576,56 @@ func TestPlugin_SocketRemoved_IsUnhealthy(t *testing.T) {
 			probe(healthpb.HealthCheckResponse_NOT_SERVING)
 		})
 	}
+}
+
+// TestPlugin_OtherDriverOfThatName_StopsAndPublishesNothing has another driver that registers first, and one that registers later.
+func TestPlugin_OtherDriverOfThatName_StopsAndPublishesNothing(t *testing.T) {
+	other := func(e testEnv) {
+		l, err := net.Listen("unix", filepath.Join(e.RegistrarDir(), env.Driver+"-reg.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	ends := func(e testEnv, ended <-chan error) {
+		t.Helper()
+		select {
+		case err := <-ended:
+			if err == nil || !strings.Contains(err.Error(), "another DRA driver is registered as "+env.Driver) {
+				t.Errorf("the plugin ends with %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the plugin does not end")
+		}
+		e.Event("Node", env.Node, "DeviceInUse", "another DRA driver", "GPUCluster")
+	}
+	run := func(e testEnv) <-chan error {
+		e.Make()
+		e.PodUID = "pod-uid"
+		e.Host = host.New(host.Options{BootIDFile: e.Machine.BootIDFile})
+		ended := make(chan error, 1)
+		p := build(e.Env)
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		go func() { ended <- p(ctx) }()
+		return ended
+	}
+	t.Run("first", func(t *testing.T) {
+		e := newEnv(t)
+		e.Make()
+		other(e)
+		ends(e, run(e))
+		if n := len(e.Slices()); n > 0 {
+			t.Errorf("%d slices are published", n)
+		}
+	})
+	t.Run("later", func(t *testing.T) {
+		e := newEnv(t)
+		ended := run(e)
+		e.Published(gpu.KindGPU, 8)
+		other(e)
+		ends(e, ended)
+	})
 }
 
 // TestPlugin_GPUNeedsReset_TellsItsPodAndRecovers follows a fault from the driver to the pod and back, across a restart.

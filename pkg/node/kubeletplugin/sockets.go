@@ -19,8 +19,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
 // staleAge is the minimum age of a stale socket, because a socket in creation refuses connections too.
@@ -50,6 +53,76 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 			klog.FromContext(ctx).Info("Removing the socket of a killed instance", "socket", socket, "err", err)
 		}
 	}
+}
+
+// otherDriver returns the socket by which another driver registers under this driver's name, or "". The sockets of this driver's
+// instances have the UIDs of their pods in their names.
+func otherDriver(ctx context.Context, registrarDir, driver string) string {
+	socket := filepath.Join(registrarDir, driver+"-reg.sock")
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return "" // A file without a listener is of a driver that ended.
+	}
+	_ = conn.Close()
+	return socket
+}
+
+// errOther is the error for another driver's socket.
+func (p *Plugin) errOther(socket string) error {
+	return &claimerror.Error{
+		Reason: claimerror.DeviceInUse, Attempt: "serve the kubelet",
+		Cause: fmt.Errorf("another DRA driver is registered as %s, by %s: both would publish the node's GPUs, and get each other's claims", p.o.Driver, socket),
+		Remedy: "remove the other driver from the node, such as NVIDIA's, which the GPU operator installs for a GPUCluster; or keep this one off the node " +
+			"(chart value kubeletPlugin.nodeSelector)",
+	}
+}
+
+const (
+	// otherInterval is the interval of checks for another driver, and otherLimit the time in which it can end at a start.
+	otherInterval, otherLimit = 2 * time.Second, 10 * time.Second
+)
+
+// alone waits until no other driver is registered, but not for long.
+func (p *Plugin) alone(ctx context.Context) error {
+	if p.o.PodUID == "" {
+		return nil // Its own sockets have those names.
+	}
+	for end := time.Now().Add(otherLimit); ; {
+		socket := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
+		if socket == "" {
+			return nil
+		}
+		err := p.errOther(socket)
+		p.events.Report(err)
+		if time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(otherInterval):
+		}
+	}
+}
+
+// watchOther ends the process when another driver has registered, so that this one stops publishing.
+func (p *Plugin) watchOther(ctx context.Context) {
+	if p.o.PodUID == "" {
+		return
+	}
+	seen := 0
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		socket := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
+		if socket == "" {
+			seen = 0
+			return
+		}
+		if seen++; seen == 2 {
+			err := p.errOther(socket)
+			p.events.Report(err)
+			p.fatal.fail(err)
+		}
+	}, otherInterval)
 }
 
 // healthcheck answers probes. The plugin is healthy if the kubelet registered it, its sockets exist and its own one

@@ -50,6 +50,9 @@ type plugin struct {
 	// HealthPort is the TCP port of the health service, negative for none.
 	HealthPort int
 
+	// PodUID is the plugin's setting; empty for a single instance.
+	PodUID string
+
 	stop func() error
 }
 
