@@ -277,6 +277,40 @@ func TestShares_PluginUpgraded_KeepRunning(t *testing.T) {
 	}
 }
 
+// TestPod_OwnVariablesOfVisibleDevices_ClaimDecides has manifests written for the device plugin, with variables of their own. In
+// a pod, NVIDIA_VISIBLE_DEVICES is the driver's, and CUDA_VISIBLE_DEVICES the pod's: it numbers the devices of the container.
+func TestPod_OwnVariablesOfVisibleDevices_ClaimDecides(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	for name, c := range map[string]struct{ memory, cuda string }{"whole": {"", "0"}, "share": {"10Gi", "0"}} {
+		exact := &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver}
+		if c.memory != "" {
+			exact.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(c.memory)}}
+		}
+		_, err := cluster.Client.ResourceV1().ResourceClaims(ns).Create(ctx, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exact}}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		createPod(ctx, t, ns, name, name, func(spec *corev1.PodSpec) {
+			spec.Containers[0].Args = []string{"cuda", "--hold"}
+			spec.Containers[0].Env = append(spec.Containers[0].Env,
+				corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, corev1.EnvVar{Name: "CUDA_VISIBLE_DEVICES", Value: c.cuda})
+		})
+	}
+	pods, err := cluster.WaitPods(ctx, ns, 2)
+	must(t, err)
+	for _, p := range pods {
+		checkPod(ctx, t, p) // One GPU, and NVIDIA_VISIBLE_DEVICES is void.
+		view, err := cluster.Inspect(ctx, ns, p.Name, "probe")
+		must(t, err)
+		t.Logf("%s has CUDA_VISIBLE_DEVICES=%s", p.Name, view.Env["CUDA_VISIBLE_DEVICES"])
+		if view.Env["CUDA_VISIBLE_DEVICES"] != "0" {
+			t.Errorf("%s has CUDA_VISIBLE_DEVICES=%s, want its own", p.Name, view.Env["CUDA_VISIBLE_DEVICES"])
+		}
+	}
+}
+
 func TestMPSDaemon_DoesNotStart_OtherGPUsAreServed(t *testing.T) {
 	ctx := testContext(t)
 	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t); checkNoDaemons(context.WithoutCancel(ctx), t) })
