@@ -165,6 +165,11 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 		if c := chosen[q.Name]; c != nil && c.Sharing != nil {
 			strategy = c.Sharing.Strategy
 		}
+		// A claim of all memory shares with no other.
+		if named && strategy != "" && !q.Admin() && q.driver == v.driver && v.isolations.Len() > 0 && !v.isolations.Has(sharing.Of(strategy).Isolation) {
+			r.warn("request %s: it shares a GPU by %s, and by default other claims use %s; on one GPU, the second claim is not prepared until the first one ends "+
+				"(DeviceInUse). Leave the strategy out, or set it for the nodes (chart value sharing.config)", q.Name, strategy, strings.Join(sets.List(v.isolations), " or "))
+		}
 		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy != "" && !sharing.Of(strategy).Daemon || strategy == "" && !named {
 			continue
 		}

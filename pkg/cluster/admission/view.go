@@ -37,6 +37,8 @@ type ClusterView struct {
 	values      map[selector.Name]sets.Set[string]
 	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
 	largest uint64
+	// isolations are those between shares of the cluster's devices, by the settings of their nodes.
+	isolations sets.Set[string]
 	// migCapable means that a GPU of the cluster supports MIG.
 	migCapable bool
 	// probes are devices of the cluster to evaluate the selectors of classes on.
@@ -50,7 +52,7 @@ type ClusterView struct {
 func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterView {
 	v := &ClusterView{
 		Asker: asker, driver: driver, pools: pools, Timeout: searchTimeout,
-		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
+		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256),
 	}
 	for _, p := range pools {
 		v.empty = append(v.empty, ask.Empty(p))
@@ -89,6 +91,9 @@ func (v *ClusterView) readNames(p pool.Pool) {
 	for d, kind := range p.Devices() {
 		if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
 			v.largest = max(v.largest, uint64(memory.Value.Value()))
+		}
+		if isolation := pool.Text(d, "isolation"); ptr.Deref(d.AllowMultipleAllocations, false) && kind.Type != gpu.KindMonitor {
+			v.isolations.Insert(isolation)
 		}
 		v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
 		for name, a := range d.Attributes {
