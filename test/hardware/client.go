@@ -56,7 +56,7 @@ type answer struct {
 	TotalMiB        uint64 `json:"totalMiB,omitempty"`
 	MiB             int64  `json:"mib,omitempty"`
 	Millis          int64  `json:"millis,omitempty"`
-	// Kernels and LongestMillis are those of a client that computes for some seconds.
+	// Kernels and LongestMillis are of a client that computes for some seconds.
 	Kernels       int    `json:"kernels,omitempty"`
 	LongestMillis int64  `json:"longestMillis,omitempty"`
 	Error         string `json:"error,omitempty"`

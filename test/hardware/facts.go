@@ -52,7 +52,7 @@ func onSignal() {
 	}()
 }
 
-// uuid is that of a GPU or partition, or its beginning.
+// UUIDs of GPUs and partitions, or their beginnings.
 var uuid, digits = regexp.MustCompile(`(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]*`), regexp.MustCompile("[0-9a-f]")
 
 // withoutUUIDs replaces UUIDs by zeros.

@@ -37,7 +37,7 @@ type ClusterView struct {
 	values      map[selector.Name]sets.Set[string]
 	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
 	largest uint64
-	// isolations are those between shares of the cluster's devices, by the settings of their nodes.
+	// The values of `isolation` of the cluster's shareable devices, by the settings of their nodes.
 	isolations sets.Set[string]
 	// migCapable means that a GPU of the cluster supports MIG.
 	migCapable bool

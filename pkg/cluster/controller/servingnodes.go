@@ -118,7 +118,7 @@ func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[strin
 }
 
 // mayRun returns the nodes on which a pod may run by its node selector, affinity and tolerations, and whose devices match the
-// selectors of a request. What cannot be read excludes no node.
+// selectors of a request. An unreadable part excludes no node.
 func (k *demandKeeper) mayRun(ctx context.Context, pod *corev1.Pod, what string, expressions []string, pools []pool.Pool) map[string]bool {
 	out, alike := map[string]bool{}, map[[32]*pool.Shape]bool{}
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
@@ -221,8 +221,8 @@ func servesOf(p pool.Pool) serves {
 	return out
 }
 
-// leastServing and servingProduct are the limit of serving nodes where the scheduler copies counters: it takes 45 to 100 µs for a
-// pod, a node and a serving node, so half a second for a pod at most (docs/scaling.md).
+// leastServing and servingProduct are the limit of serving nodes where the scheduler copies counters. It takes 50 to 100 µs for a
+// pod, a node and a serving node (docs/scaling.md), so with the limit about half a second for a pod.
 const leastServing, servingProduct = 4, 7000
 
 // limit sets the largest number of serving nodes.
@@ -233,7 +233,7 @@ func (k *demandKeeper) limit(nodes int) {
 	}
 }
 
-// report tells once in a while that the limit keeps a pod waiting.
+// report writes an Event, but seldom, if the limit keeps a pod waiting.
 func (k *demandKeeper) report() {
 	if !k.servers.Limited || k.events == nil || k.written.ResourceVersion == "" || time.Since(k.limitedAt) < limitedAgain {
 		return

@@ -173,7 +173,7 @@ func TestServing_Limit_HoldersAndNodesWithCountersCount(t *testing.T) {
 	if got = s.Choose(got, profile, all, nil, w, now); slices.Contains(got, "n0050") || !s.Limited {
 		t.Errorf("%q serve, limited: %v", got, s.Limited)
 	}
-	// Without a waiting pod the limit is no news.
+	// Without a waiting pod the limit keeps none.
 	s.Limited, s.Most = false, 2
 	if got = s.Choose(nil, Groups, all, nil, Waiting{}, now); len(got) != 3 || s.Limited {
 		t.Errorf("%q serve groups, limited: %v", got, s.Limited)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs pods on this machine's GPU, on a Kubernetes of its own: with the whole GPU, and with shares that compute while a
-# process faults and pods of the driver are killed. It changes no setting of the GPU and leaves nothing. Usage: run.sh [DRIVER-ROOT [PROC-ROOT [SYS-ROOT]]], as root. SIMULATED=yes: there is
-# no CUDA.
+# process faults and pods of the driver are killed. It changes no setting of the GPU and leaves nothing.
+# Usage: run.sh [DRIVER-ROOT [PROC-ROOT [SYS-ROOT]]], as root. SIMULATED=yes: there is no CUDA.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=${1:-/usr/local/nvidia} proc=${2:-/proc} sys=${3:-/sys}
