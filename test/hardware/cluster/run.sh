@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs pods on this machine's GPU, on a Kubernetes of its own: with the whole GPU, and with shares that compute while a
-# process faults and pods of the driver are killed. It changes no setting of the GPU and leaves nothing.
+# Runs pods on this machine's GPU, on a Kubernetes of its own. Some have the whole GPU. Others have shares, and compute while a
+# process faults and while pods of the driver are killed. It changes no setting of the GPU and leaves nothing.
 # Usage: run.sh [DRIVER-ROOT [PROC-ROOT [SYS-ROOT]]], as root. SIMULATED=yes: there is no CUDA.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
