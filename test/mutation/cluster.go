@@ -192,8 +192,28 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a waiting pod has no more nodes serve", File: "pkg/cluster/demand/serving.go",
-		Old: "		add, o.grown = more, now\n", New: "		o.grown = now\n",
+		Old: "		more = min(max((growth-1)*len(o.nodes), 1), len(others))\n", New: "		more = 0\n",
 		Package: "./pkg/cluster/demand", Test: "TestServing_PodWaits_EachNodeWithRoomServesInTheEnd",
+	},
+	{
+		Name: "a pod for few nodes has none of them serve", File: "pkg/cluster/demand/serving.go",
+		Old: "		s.Limited = !o.serve(what, sorted, may, &left) || s.Limited\n", New: "		_ = may\n",
+		Package: "./pkg/cluster/demand", Test: "TestServing_PodForSomeNodes_OneServesAtOnce",
+	},
+	{
+		Name: "nodes without room serve for ever", File: "pkg/cluster/demand/serving.go",
+		Old: "			delete(o.nodes, c.Node)\n		}\n	}\n	o.full", New: "		}\n	}\n	o.full",
+		Package: "./pkg/cluster/demand", Test: "TestServing_NodesFillUp_OnlyHoldersStay",
+	},
+	{
+		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/controller/servingnodes.go",
+		Old: "	return !untolerated\n", New: "	_ = untolerated\n	return true\n",
+		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
+	},
+	{
+		Name: "the plugin serves beside another driver of its name", File: "pkg/node/kubeletplugin/plugin.go",
+		Old: "	if err := p.alone(ctx); err != nil {\n		return err\n	}\n", New: "",
+		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_OtherDriverOfThatName_StopsAndPublishesNothing",
 	},
 	{
 		Name: "a request with a later alternative waits for few nodes", File: "pkg/cluster/demand/objects/objects.go",
