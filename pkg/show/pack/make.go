@@ -110,7 +110,9 @@ func (p *planner) grant(ctx context.Context, s state, n *node, w Goal) ([]*resou
 
 // found is a plan for a set of units.
 type found struct {
-	node  *node
+	node *node
+	// set are the victims of a preemption, which has no moves.
+	set   []*unit
 	moves []Move
 	hold  []GPU
 	goal  []*resourceapi.ResourceClaim
@@ -169,7 +171,7 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, sta
 			answer, _ := p.Allocate(ctx, p.node(p.start(), c.node.Name), released(c.node.movable()), w.Claims)
 			room[c.node] = answer == ask.Yes
 		}
-		if !room[c.node] {
+		if !room[c.node] || p.violates(c) {
 			continue
 		}
 		if len(c.set) > 0 {
@@ -196,6 +198,10 @@ func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, sta
 	for _, n := range nodes {
 		set := n.movable()
 		suffices := func(set []*unit) bool {
+			if p.o.preempt != nil {
+				_, _, ok := p.try(ctx, newCandidate(n, set), w)
+				return ok
+			}
 			answer, _ := p.Allocate(ctx, p.node(p.start(), n.Name), released(set), w.Claims)
 			return answer == ask.Yes
 		}
@@ -215,6 +221,9 @@ func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, sta
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int { return a.cost.compare(b.cost) })
 	for _, c := range all {
+		if p.violates(c) {
+			continue
+		}
 		if f, end, ok := p.try(ctx, c, w); ok {
 			return f, end, true
 		}
@@ -235,6 +244,9 @@ func (n *node) movable() (out []*unit) {
 // try proves a set of units. The goal fits without them. Each of them fits elsewhere in turn while the GPUs of the goal are
 // cordoned. The goal fits at the end.
 func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, bool) {
+	if p.o.preempt != nil {
+		return p.evict(ctx, c, w)
+	}
 	n := p.node(p.start(), c.node.Name)
 	for _, u := range c.set {
 		n = n.With(u.without()...)
@@ -309,17 +321,23 @@ type demand struct {
 // demand returns the demand of a unit.
 func (p *planner) demand(u *unit) *demand {
 	if u.demand == nil {
-		var key []byte
-		for _, c := range u.claims {
-			encoded, _ := c.Spec.Marshal() // A decoded object always encodes.
-			key = append(append(key, encoded...), 0)
+		key := claimsKey(u.claims)
+		if p.demands[key] == nil {
+			p.demands[key] = &demand{full: sets.New[string]()}
 		}
-		if p.demands[string(key)] == nil {
-			p.demands[string(key)] = &demand{full: sets.New[string]()}
-		}
-		u.demand = p.demands[string(key)]
+		u.demand = p.demands[key]
 	}
 	return u.demand
+}
+
+// claimsKey is equal for claims that ask for the same devices.
+func claimsKey(claims []*resourceapi.ResourceClaim) string {
+	var key []byte
+	for _, c := range claims {
+		encoded, _ := c.Spec.Marshal() // A decoded object always encodes.
+		key = append(append(key, encoded...), 0)
+	}
+	return string(key)
 }
 
 // destinations iterates over the nodes that could take a unit: its own, and those that have the devices before any move.

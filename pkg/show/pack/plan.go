@@ -39,6 +39,9 @@ type Options struct {
 	Shared, Unmanaged, Jobs, Unchecked bool
 	// Held are GPUs that are cordoned for the plan itself. For the goal they count as not cordoned.
 	Held []GPU
+
+	// preempt has the rules of a preemption; nil for moves.
+	preempt *preemption
 }
 
 // DefaultLimit is the time for a search.

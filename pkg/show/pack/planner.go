@@ -45,7 +45,8 @@ type planner struct {
 	poolNode map[pool.ID]string
 	// counters are the full counters of pools.
 	counters map[pool.ID]pool.Counters
-	// base is the state before any move.
+	// begin is the state of the cluster, and base the one before any move.
+	begin   state
 	base    state
 	demands map[string]*demand
 	// moved are the needs of pods that move.
@@ -191,7 +192,7 @@ type state struct {
 	free  map[string]amounts
 }
 
-func (p *planner) start() state { return state{} }
+func (p *planner) start() state { return p.begin }
 
 // node returns a node in this state.
 func (p *planner) node(s state, name string) *ask.Node {

@@ -39,6 +39,8 @@ type unit struct {
 	needs amounts
 
 	demand *demand
+	// victim is what preemption counts; nil for moves.
+	victim *victim
 }
 
 // busyAt is the utilization from which a pod counts as busy. Below it the GPU runs nothing but a rare request.
@@ -166,6 +168,9 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 	}
 	if len(u.pods) == 0 {
 		u.node = p.nodeOf(u.claims[0])
+		if p.o.preempt != nil {
+			u.victim = &victim{leaves: !heldByOthers(u.claims)} // Its devices are released in a moment.
+		}
 		return
 	}
 	u.node = u.pods[0].Spec.NodeName
@@ -187,6 +192,10 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 	}
 	if mean := use / float64(len(u.pods)); u.idle != 1 {
 		u.use = &mean
+	}
+	if p.o.preempt != nil {
+		p.yield(u, fix)
+		return
 	}
 	for _, pod := range u.pods {
 		p.permit(u, pod, fix)
@@ -327,13 +336,16 @@ func (p *planner) nodeOf(c *resourceapi.ResourceClaim) string {
 	return p.poolNode[pool.ID{Driver: r.Driver, Pool: r.Pool}]
 }
 
-// cost orders sets of units, the cheapest first: few pods, idle pods, little memory.
+// cost orders sets of units, the cheapest first: few pods, idle pods, little memory. For preemption the scheduler's own order
+// comes first.
 type cost struct {
+	victims    victimCost
 	pods, idle int
 	bytes      int64
 }
 
 func costOf(set []*unit) (c cost) {
+	c.victims = victimsOf(set)
 	for _, u := range set {
 		c.pods += len(u.pods)
 		c.idle += u.idle * len(u.pods)
@@ -343,5 +355,6 @@ func costOf(set []*unit) (c cost) {
 }
 
 func (c cost) compare(o cost) int {
-	return cmp.Or(cmp.Compare(c.pods, o.pods), cmp.Compare(c.idle, o.idle), cmp.Compare(c.bytes, o.bytes))
+	return cmp.Or(c.victims.compare(o.victims), cmp.Compare(c.pods, o.pods), o.victims.started.Compare(c.victims.started),
+		cmp.Compare(c.idle, o.idle), cmp.Compare(c.bytes, o.bytes))
 }

@@ -1,0 +1,340 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pack_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpu-dra-driver/pkg/show/pack"
+	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/show/why/whytest"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// of gives a running pod a priority and the minutes since its start.
+func of(priority int32, minutes int) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Priority = &priority
+		started := metav1.NewTime(noon.Add(-time.Duration(minutes) * time.Minute))
+		p.Status.StartTime = &started
+	}
+}
+
+// waits returns the goal of a pod with a priority that waits for a claim.
+func (e *env) waits(c *resourceapi.ResourceClaim, priority int32, change ...func(*corev1.Pod)) pack.Goal {
+	p := whytest.Pod(c.Name, c)
+	p.Spec.Priority = &priority
+	for _, f := range change {
+		f(p)
+	}
+	cluster := e.Cluster
+	cluster.Claims = append(slices.Clone(e.Claims), c)
+	s := why.Subject{Pod: p}
+	needs := cluster.Needs(s, noon)
+	return pack.Goal{Text: s.String(), Claims: needs.Waiting(), Pod: p, Needs: needs}
+}
+
+func (e *env) preempt(w pack.Goal, r pack.Rules) pack.Preemption {
+	e.t.Helper()
+	r.Now = noon
+	return pack.Preempt(context.Background(), e.cluster(), w, r, options)
+}
+
+// expect checks the victims of a pod.
+func (e *env) expect(w pack.Goal, r pack.Rules, verdict pack.Verdict, victims ...string) {
+	e.t.Helper()
+	got := e.preempt(w, r)
+	var names []string
+	for _, p := range got.Victims {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	if got.Verdict != verdict || !slices.Equal(names, victims) {
+		e.t.Errorf("the answer is %s with victims %v on node %q; expected %s with %v", got.Verdict, names, got.Node, verdict, victims)
+	}
+}
+
+// TestPreempt_Choice_IsTheSchedulersOrder has one node of a GPU each for what the order compares.
+func TestPreempt_Choice_IsTheSchedulersOrder(t *testing.T) {
+	for name, victims := range map[string][2][]func(*corev1.Pod){
+		"the lowest priority": {{of(5, 1)}, {of(4, 9)}},
+		"the latest start":    {{of(4, 9)}, {of(4, 1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.node("a", "l40s-4", 1)
+			e.node("b", "l40s-4", 1)
+			e.start("first", "a", gpus, victims[0]...)
+			e.start("second", "b", gpus, victims[1]...)
+			e.expect(e.waits(whytest.Claim("new", gpus, 1), 10), pack.Rules{}, pack.Evict, "second")
+		})
+	}
+}
+
+func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
+	at := metav1.NewTime(noon)
+	for name, c := range map[string]struct {
+		victim  func(*corev1.Pod)
+		rules   pack.Rules
+		verdict pack.Verdict
+	}{
+		"equal priority":  {of(10, 1), pack.Rules{}, pack.NoVictims},
+		"higher priority": {of(11, 1), pack.Rules{}, pack.NoVictims},
+		"namespace":       {of(1, 1), pack.Rules{Namespaces: []string{whytest.Namespace}}, pack.NoVictims},
+		"class":           {func(p *corev1.Pod) { p.Spec.PriorityClassName = "kept" }, pack.Rules{Classes: []string{"kept"}}, pack.NoVictims},
+		"busy node":       {of(1, 1), pack.Rules{Busy: sets.New("a")}, pack.NoVictims},
+		"Kueue":           {func(p *corev1.Pod) { p.Labels["kueue.x-k8s.io/queue-name"] = "q" }, pack.Rules{}, pack.NoVictims},
+		"PodGroup":        {func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }, pack.Rules{}, pack.NoVictims},
+		"Volcano":         {func(p *corev1.Pod) { p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"} }, pack.Rules{}, pack.NoVictims},
+		"mirror pod":      {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, pack.Rules{}, pack.NoVictims},
+		"leaves":          {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
+		"ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
+		"does not leave": {func(p *corev1.Pod) {
+			long := metav1.NewTime(noon.Add(-time.Hour))
+			p.DeletionTimestamp = &long
+		}, pack.Rules{}, pack.NoVictims},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.node("a", "l40s-4", 1)
+			e.start("holder", "a", gpus, c.victim)
+			e.expect(e.waits(whytest.Claim("new", gpus, 1), 10), c.rules, c.verdict)
+		})
+	}
+}
+
+func TestPreempt_PolicyNever_HasNoVictims(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	e.start("holder", "a", gpus)
+	never := corev1.PreemptNever
+	e.expect(e.waits(whytest.Claim("new", gpus, 1), 10, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never }), pack.Rules{}, pack.NoVictims)
+}
+
+func TestPreempt_DisruptionBudget_HoldsUnlessTheValueSaysSo(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	e.start("holder", "a", gpus, of(1, 1))
+	e.budgets = []*policyv1.PodDisruptionBudget{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "b"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "holder"}}},
+	}}
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	e.expect(w, pack.Rules{}, pack.NoVictims)
+	e.expect(w, pack.Rules{Violate: true}, pack.Evict, "holder")
+	e.budgets[0].Status.DisruptionsAllowed = 1
+	e.expect(w, pack.Rules{}, pack.Evict, "holder")
+}
+
+// TestPreempt_CPUOfTheNode_CountsAfterTheVictims has two nodes whose devices suffice, and CPU only on one.
+func TestPreempt_CPUOfTheNode_CountsAfterTheVictims(t *testing.T) {
+	cpu := func(amount string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(amount)}}}}
+		}
+	}
+	e := newEnv(t)
+	for _, name := range []string{"a", "b"} {
+		e.node(name, "l40s-4", 1)
+		e.start("on-"+name, name, gpus, of(1, 1), cpu("8"))
+	}
+	e.pods = append(e.pods, whytest.Pod("other"))
+	e.pods[2].Spec.NodeName = "a"
+	cpu("16")(e.pods[2])
+	e.expect(e.waits(whytest.Claim("new", gpus, 1), 10, cpu("32")), pack.Rules{}, pack.Evict, "on-b")
+	e.expect(e.waits(whytest.Claim("new", gpus, 1), 10, cpu("33")), pack.Rules{}, pack.NoVictims)
+}
+
+func TestPreempt_SharedClaim_AllItsPodsOrNone(t *testing.T) {
+	for _, second := range []int32{2, 10} {
+		e := newEnv(t)
+		e.node("a", "l40s-4", 1)
+		p := e.start("first", "a", gpus, of(1, 1))
+		other := p.DeepCopy()
+		other.Name, other.UID = "second", "second"
+		other.Spec.Priority = &second
+		e.pods = append(e.pods, other)
+		e.Claims[0].Status.ReservedFor = append(e.Claims[0].Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "second", UID: "second"})
+		w := e.waits(whytest.Claim("new", gpus, 1), 10)
+		if second < 10 {
+			e.expect(w, pack.Rules{}, pack.Evict, "first", "second")
+		} else {
+			e.expect(w, pack.Rules{}, pack.NoVictims)
+		}
+	}
+}
+
+// TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode has a pod that the scheduler tries first and that fits too.
+func TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	e.start("one", "a", gpus, of(1, 1))
+	first := pack.Rules{Before: []pack.Goal{e.waits(whytest.Claim("before", gpus, 1), 20)}}
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	e.expect(w, first, pack.NoVictims)
+	e.node("b", "l40s-4", 2)
+	e.start("two", "b", gpus, of(2, 1))
+	e.start("three", "b", gpus, of(3, 1))
+	e.expect(w, first, pack.Evict, "three", "two")
+	e.expect(w, pack.Rules{}, pack.Evict, "one")
+}
+
+// key is the cost of victims in the scheduler's order, computed without the planner.
+func (e *env) key(victims []*corev1.Pod) (out [5]int64) {
+	out[1], out[4] = -1<<40, 1<<60
+	disrupted := map[string]int32{}
+	for _, p := range victims {
+		for _, b := range e.budgets {
+			if b.Spec.Selector.MatchLabels["app"] == p.Labels["app"] {
+				if disrupted[b.Name]++; disrupted[b.Name] > b.Status.DisruptionsAllowed {
+					out[0]++
+				}
+			}
+		}
+		priority, started := int64(pack.Priority(p)), p.Status.StartTime.Unix()
+		if priority > out[1] {
+			out[1], out[4] = priority, started
+		} else if priority == out[1] {
+			out[4] = min(out[4], started)
+		}
+		out[2] += priority + 1<<31
+		out[3]++
+	}
+	out[4] = -out[4]
+	return out
+}
+
+// fitsWithout reports whether the allocator places the claims on a node without the pods' claims.
+func (e *env) fitsWithout(w pack.Goal, node string, victims []*corev1.Pod) bool {
+	all := e.Claims
+	defer func() { e.Claims = all }()
+	e.Claims = slices.DeleteFunc(slices.Clone(all), func(c *resourceapi.ResourceClaim) bool {
+		return slices.ContainsFunc(victims, func(p *corev1.Pod) bool { return p.Name == c.Name })
+	})
+	at := slices.IndexFunc(e.Nodes, func(n *corev1.Node) bool { return n.Name == node })
+	return len(e.schedule(w, e.Nodes[at], w.Claims)) > 0
+}
+
+// TestPreempt_RandomClusters_TheBestVictimsPlaceThePod compares with all sets of pods of lower priority, and carries the
+// evictions out: pods that were evicted wait in turn, until nothing is evicted any more.
+func TestPreempt_RandomClusters_TheBestVictimsPlaceThePod(t *testing.T) {
+	evictions := 0
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 35))
+		e := newEnv(t)
+		e.node("a", "hgx-h100", 2)
+		e.node("b", "hgx-h100", 1)
+		random := func(name string) *resourceapi.ResourceClaim {
+			return whytest.Claim(name, []string{gpus, gpus, small, medium}[r.IntN(4)], 1+int64(r.IntN(5))/4)
+		}
+		for i := range 9 + r.IntN(4) {
+			p, ok := e.try(random(fmt.Sprintf("p%d", i)), e.Nodes[r.IntN(2)].Name, of(int32(r.IntN(5)-2), r.IntN(4)))
+			if ok && r.IntN(4) == 0 {
+				b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+				b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Name}}
+				b.Status.DisruptionsAllowed = int32(r.IntN(2))
+				e.budgets = append(e.budgets, b)
+			}
+		}
+		rules := pack.Rules{Violate: r.IntN(2) == 0}
+		waiting := []pack.Goal{e.waits(random("new"), int32(r.IntN(6)-2))}
+		for round := 0; len(waiting) > 0; round++ {
+			if round > 30 {
+				t.Fatalf("seed %d: evictions go round in circles", seed)
+			}
+			slices.SortStableFunc(waiting, func(a, b pack.Goal) int { return int(pack.Priority(b.Pod)) - int(pack.Priority(a.Pod)) })
+			w := waiting[0]
+			waiting = waiting[1:]
+			got := e.preempt(w, rules)
+			best, found := [5]int64{}, false
+			room := ""
+			for _, n := range e.Nodes {
+				var lower []*corev1.Pod
+				for _, p := range e.pods {
+					if p.Spec.NodeName == n.Name && pack.Priority(p) < pack.Priority(w.Pod) {
+						lower = append(lower, p)
+					}
+				}
+				if e.fitsWithout(w, n.Name, nil) {
+					room = n.Name
+				}
+				for mask := 1; mask < 1<<len(lower); mask++ {
+					var set []*corev1.Pod
+					for i, p := range lower {
+						if mask&(1<<i) != 0 {
+							set = append(set, p)
+						}
+					}
+					k := e.key(set)
+					if (!found || slices.Compare(k[:], best[:]) < 0) && (rules.Violate || k[0] == 0) && e.fitsWithout(w, n.Name, set) {
+						best, found = k, true
+					}
+				}
+			}
+			switch {
+			case room != "" && got.Verdict != pack.Room, room == "" && found != (got.Verdict == pack.Evict):
+				t.Fatalf("seed %d: the answer is %s; room on %q, victims %v", seed, got.Verdict, room, found)
+			case got.Verdict == pack.Evict && e.key(got.Victims) != best:
+				t.Fatalf("seed %d: victims %v cost %v; others cost %v", seed, got.VictimNames(), e.key(got.Victims), best)
+			case got.Verdict == pack.Evict && !e.fitsWithout(w, got.Node, got.Victims):
+				t.Fatalf("seed %d: the pod does not fit without %v", seed, got.VictimNames())
+			}
+			for _, v := range got.Victims {
+				if pack.Priority(v) >= pack.Priority(w.Pod) {
+					t.Fatalf("seed %d: a victim has priority %d, the pod %d", seed, pack.Priority(v), pack.Priority(w.Pod))
+				}
+				evictions++
+				e.pods = slices.DeleteFunc(e.pods, func(p *corev1.Pod) bool { return p == v })
+				at := slices.IndexFunc(e.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == v.Name })
+				c := e.Claims[at]
+				e.Claims = slices.Delete(e.Claims, at, at+1)
+				again := whytest.Claim(c.Name, "", 1)
+				again.Spec = c.Spec
+				waiting = append(waiting, e.waits(again, pack.Priority(v)))
+			}
+			if got.Node != "" {
+				if _, ok := e.try(w.Claims[0].DeepCopy(), got.Node, of(pack.Priority(w.Pod), 0)); !ok {
+					t.Fatalf("seed %d: node %s has no room after the evictions", seed, got.Node)
+				}
+			}
+		}
+	}
+	if evictions < 30 {
+		t.Errorf("only %d pods were evicted in all clusters", evictions)
+	}
+	t.Logf("%d evictions", evictions)
+}
+
+// BenchmarkPreempt500 searches victims for a group of four in a cluster of 500 nodes of eight H100.
+func BenchmarkPreempt500(b *testing.B) {
+	c := large(b, 500)
+	for i, p := range c.Pods {
+		of(int32(i%7), i%50)(p)
+	}
+	priority := int32(100)
+	w := pack.Goal{Pod: &corev1.Pod{Spec: corev1.PodSpec{Priority: &priority}}}
+	w.Claims = []*resourceapi.ResourceClaim{whytest.Claim("new", gpus, 4)}
+	before := processorTime(b)
+	defer func() { b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op") }()
+	for b.Loop() {
+		got := pack.Preempt(context.Background(), c, w, pack.Rules{Now: noon}, options)
+		if got.Verdict != pack.Evict {
+			b.Fatal(got)
+		}
+		b.ReportMetric(float64(len(got.Victims)), "victims")
+	}
+}
