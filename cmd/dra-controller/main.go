@@ -39,6 +39,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/show/metrics"
 	"gpu-dra-driver/pkg/show/podevents"
+	"gpu-dra-driver/pkg/show/preempt"
 )
 
 // run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2
@@ -114,7 +115,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	}
 	control := controller.New(c.DriverName, client, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand, MaxServingNodes: c.MaxServingNodes,
-		Events: recorder, Waiting: c.PodEvents, Prices: c.GPUPrices, Budgets: budgets,
+		Events: recorder, Waiting: c.PodEvents || c.Preemption, Prices: c.GPUPrices, Budgets: budgets,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -129,6 +130,12 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	)
 	if err == nil && c.PodEvents {
 		keeper := podevents.New(client, custom, control, podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers})
+		err = m.Add(manager.RunnableFunc(keeper.Run))
+	}
+	if err == nil && c.Preemption {
+		keeper := preempt.New(client, custom, control, recorder, preempt.Options{
+			Driver: c.DriverName, Namespaces: c.ExemptNamespaces, Classes: c.ExemptClasses, Violate: c.ViolateBudgets,
+		})
 		err = m.Add(manager.RunnableFunc(keeper.Run))
 	}
 	ready := &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
@@ -87,7 +88,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 		manifest.AddTo(cluster)
-		return w.answer(ctx, cluster, manifest.Subjects())
+		return w.answer(ctx, cluster, manifest.Subjects(), nil)
 	}
 	loading, cancel := w.bounded(ctx, defaultTimeout)
 	defer cancel()
@@ -111,14 +112,17 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 	if err := g.add(loading, objects, manifest, subjects...); err != nil {
 		return err
 	}
-	return w.answer(ctx, g.cluster, subjects)
+	return w.answer(ctx, g.cluster, subjects, &g)
 }
 
-// answer asks for each subject and prints the answers.
-func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects []why.Subject) error {
+// answer asks for each subject and prints the answers. g is nil without a cluster.
+func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects []why.Subject, g *getter) error {
 	var records []record
 	for i, s := range subjects {
 		answer := why.Ask(ctx, cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
+		if g != nil && s.Pod != nil {
+			g.comparePriority(ctx, &answer, s.Pod, w.driver)
+		}
 		if w.table() {
 			if i > 0 {
 				fmt.Fprintln(w.Out)
@@ -188,6 +192,21 @@ func (w *whyCommand) planned(ctx context.Context) (*why.Cluster, error) {
 type getter struct {
 	client  kubernetes.Interface
 	cluster *why.Cluster
+}
+
+// comparePriority reads the pods that hold what a pod waits for, and notes whether their priority is lower.
+func (g *getter) comparePriority(ctx context.Context, a *why.Answer, pod *corev1.Pod, driver string) {
+	const most = 16
+	pods := map[types.NamespacedName]*corev1.Pod{}
+	for i, name := range g.cluster.Holders(*a) {
+		if i == most {
+			break
+		}
+		if one, err := g.client.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}); err == nil {
+			pods[name] = one
+		}
+	}
+	a.ComparePriority(g.cluster, driver, pod, pods)
 }
 
 // subject reads a pod or a claim. A name without a kind is a pod's, or else a claim's.

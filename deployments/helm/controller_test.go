@@ -193,6 +193,29 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 	}
 }
 
+// TestController_Preemption_MayEvictOnlyWithTheValue checks the rights that the value adds.
+func TestController_Preemption_MayEvictOnlyWithTheValue(t *testing.T) {
+	off := permissions(t)
+	for set, want := range map[string][]string{
+		"preemption.enabled=true": {"create pods/eviction", "list poddisruptionbudgets", "patch pods/status", "watch poddisruptionbudgets"},
+		"preemption.enabled=true,preemption.violateDisruptionBudgets=true": {
+			"create pods/eviction", "delete pods", "list poddisruptionbudgets", "patch pods/status", "watch poddisruptionbudgets",
+		},
+		"preemption.violateDisruptionBudgets=true": nil,
+	} {
+		var more []string
+		for p := range permissions(t, "--set", set) {
+			if !off[p] {
+				more = append(more, p)
+			}
+		}
+		slices.Sort(more)
+		if diff := cmp.Diff(want, more); diff != "" {
+			t.Errorf("%s: what it may besides (-want +got):\n%s", set, diff)
+		}
+	}
+}
+
 // permissions lists the controller's permissions, as "verb resource" or "verb resource/name".
 func permissions(t *testing.T, args ...string) map[string]bool {
 	t.Helper()

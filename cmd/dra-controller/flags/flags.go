@@ -55,6 +55,9 @@ type Config struct {
 	NodeLabels      bool
 	PodEvents       bool
 	NameOthers      bool
+	// Preemption also needs the rights that the chart gives with its value.
+	Preemption, ViolateBudgets      bool
+	ExemptNamespaces, ExemptClasses []string
 	DemandConfigMap string
 	autoKinds       []string
 	Check           string
@@ -128,6 +131,14 @@ func New(c *Config) *pflag.FlagSet {
 		"Write one Event on each pod that waits for devices for more than 20 s, with the answer of `kubectl gpu why`.")
 	fs.BoolVar(&c.NameOthers, "pod-events-name-others", false,
 		"Name claims and pods of other namespaces in these Events, instead of counting them.")
+	fs.BoolVar(&c.Preemption, "preemption", false,
+		"Evict pods of lower priority for a pod that waits for nothing but devices. Kubernetes' scheduler does so for CPU and memory only.")
+	fs.BoolVar(&c.ViolateBudgets, "preemption-violate-budgets", false,
+		"Delete pods whose eviction a PodDisruptionBudget refuses, if no other pods suffice.")
+	fs.StringSliceVar(&c.ExemptNamespaces, "preemption-exempt-namespaces", nil,
+		"Namespaces, separated by commas, whose pods are never evicted for a pod of higher priority.")
+	fs.StringSliceVar(&c.ExemptClasses, "preemption-exempt-classes", nil,
+		"PriorityClasses, separated by commas, whose pods are never evicted for a pod of higher priority.")
 	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace to write the devices into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")

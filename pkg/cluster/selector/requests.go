@@ -5,6 +5,7 @@ package selector
 
 import (
 	"iter"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 )
@@ -43,4 +44,15 @@ func Expressions(selectors []resourceapi.DeviceSelector) (out []string) {
 		}
 	}
 	return out
+}
+
+// Concern reports whether selectors choose devices of a driver: by its name, or by one of its attributes.
+func Concern(selectors []resourceapi.DeviceSelector, driver string) bool {
+	for _, e := range Expressions(selectors) {
+		r, err := Read(e)
+		if err == nil && (r.Driver == driver || slices.ContainsFunc(r.Names, func(n Name) bool { return n.Domain == driver })) {
+			return true
+		}
+	}
+	return false
 }

@@ -124,16 +124,21 @@ func Apart(pod *corev1.Pod) string {
 	}
 	for _, all := range []map[string]string{pod.Labels, pod.Annotations} {
 		for key := range all {
-			domain, name, _ := strings.Cut(key, "/")
 			switch {
-			case domain == "kueue.x-k8s.io":
+			case strings.HasPrefix(key, "kueue.x-k8s.io/"):
 				return "Kueue manages it"
-			case slices.Contains(gangs, domain) || domain == "scheduling.k8s.io" && name == "group-name":
+			case Marks(key):
 				return "it belongs to a gang"
 			}
 		}
 	}
 	return ""
+}
+
+// Marks reports whether a label or annotation of this name marks the pods of Kueue or of a gang.
+func Marks(key string) bool {
+	domain, name, _ := strings.Cut(key, "/")
+	return domain == "kueue.x-k8s.io" || slices.Contains(gangs, domain) || domain == "scheduling.k8s.io" && name == "group-name"
 }
 
 // gangs are the domains of labels and annotations with which gang schedulers mark their pods.

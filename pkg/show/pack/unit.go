@@ -243,7 +243,7 @@ func (p *planner) permit(u *unit, pod *corev1.Pod, fix func(string, ...any)) {
 	case owner == nil:
 		u.notes = append(u.notes, "no controller creates it again")
 	}
-	if unknown := unjudged(pod); len(unknown) > 0 {
+	if unknown := Unjudged(pod); len(unknown) > 0 {
 		text := strings.Join(unknown, ", ")
 		if !p.o.Unchecked {
 			fix("its constraints are not all known here: %s (--include unchecked moves it)", text)
@@ -255,8 +255,8 @@ func (p *planner) permit(u *unit, pod *corev1.Pod, fix func(string, ...any)) {
 // recreating are the kinds of controllers that replace an evicted pod.
 var recreating = []string{"ReplicaSet", "StatefulSet", "ReplicationController"}
 
-// unjudged names the constraints of a pod that can keep it from a node and that the planner does not know.
-func unjudged(pod *corev1.Pod) (out []string) {
+// Unjudged names the constraints of a pod that can keep it from a node and that the planner does not know.
+func Unjudged(pod *corev1.Pod) (out []string) {
 	if a := pod.Spec.Affinity; a != nil {
 		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
 			out = append(out, "pod affinity")

@@ -390,13 +390,7 @@ func (s *subject) of(name string) bool {
 }
 
 func (s *subject) selects(class *resourceapi.DeviceClass) bool {
-	for _, e := range selector.Expressions(class.Spec.Selectors) {
-		r, err := selector.Read(e)
-		if err == nil && (r.Driver == s.driver || slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == s.driver })) {
-			return true
-		}
-	}
-	return false
+	return selector.Concern(class.Spec.Selectors, s.driver)
 }
 
 // found notes whether requests are for this driver.

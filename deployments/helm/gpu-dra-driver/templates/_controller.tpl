@@ -146,6 +146,22 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: POD_EVENTS_NAME_OTHERS
   value: "true"
 {{- end }}
+{{- if .Values.preemption.enabled }}
+- name: PREEMPTION
+  value: "true"
+{{- if .Values.preemption.violateDisruptionBudgets }}
+- name: PREEMPTION_VIOLATE_BUDGETS
+  value: "true"
+{{- end }}
+{{- with .Values.preemption.exemptNamespaces }}
+- name: PREEMPTION_EXEMPT_NAMESPACES
+  value: {{ join "," . }}
+{{- end }}
+{{- with .Values.preemption.exemptPriorityClasses }}
+- name: PREEMPTION_EXEMPT_CLASSES
+  value: {{ join "," . }}
+{{- end }}
+{{- end }}
 {{- with .Values.cost.prices }}
 {{- $prices := list }}
 {{- range $model, $price := . }}

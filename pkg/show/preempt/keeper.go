@@ -1,0 +1,145 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/read"
+)
+
+const (
+	// patience is the time that a pod waits before others are evicted for it, so that the scheduler has said what it lacks.
+	patience = 3 * time.Second
+	// again is the time until victims are searched once more for a pod, after an eviction or without any.
+	again = time.Minute
+	// refused is this time after an eviction that the API server refused, and none the time after a search without victims.
+	refused, none = 30 * time.Second, 20 * time.Second
+	// tick is the least pause between two steps. A step that took long is followed by rest times its length.
+	tick, rest = time.Second, 4
+	// limit is the time for one search.
+	limit = 10 * time.Second
+	// mostBefore is the number of pods considered that the scheduler tries first.
+	mostBefore = 500
+)
+
+// Cluster has the objects that the leading controller knows.
+type Cluster interface {
+	// Objects returns false while this instance does not know them.
+	Objects() (controller.Objects, bool)
+	// Wake has the scheduler try all pods again that wait for devices.
+	Wake(ctx context.Context) error
+}
+
+// Options configure a Keeper.
+type Options struct {
+	// Driver is the name of the driver for whose devices pods are evicted.
+	Driver string
+	// Namespaces and Classes are the namespaces and PriorityClasses whose pods are no victims.
+	Namespaces, Classes []string
+	// Violate deletes victims whose eviction a disruption budget refuses, if there are no others.
+	Violate bool
+}
+
+// Keeper evicts pods. One goroutine does all of its work.
+type Keeper struct {
+	o       Options
+	cluster Cluster
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+	events  record.EventRecorder
+
+	pods, nodes, budgets cache.SharedIndexInformer
+
+	began time.Time
+	// due is when victims are searched next for a pod, and for pods that ask for the same.
+	due   map[types.UID]time.Time
+	alike map[uint64]time.Time
+	// evictions are those of each node whose pod does not run yet.
+	evictions map[string]*eviction
+	rules     rules
+}
+
+// eviction is what one pod has been given.
+type eviction struct {
+	pod     types.UID
+	victims map[types.UID]bool
+	at      time.Time
+	// gone is when the last victim was gone, and zero before. woken means that the scheduler was woken after it.
+	gone  time.Time
+	woken bool
+}
+
+// rules are the DeviceTaintRules at a time.
+type rules struct {
+	all []*resourceapi.DeviceTaintRule
+	at  time.Time
+}
+
+// New returns a Keeper, which makes no request yet.
+func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster, events record.EventRecorder, o Options) *Keeper {
+	core := client.CoreV1()
+	return &Keeper{
+		o: o, cluster: cluster, client: client, dynamic: dynamic, events: events,
+		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "", &corev1.Pod{}, trimPod),
+		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode),
+		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
+		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, evictions: map[string]*eviction{},
+	}
+}
+
+// Run evicts pods until the context ends. Only the leader runs it.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.began = time.Now()
+	var synced []cache.InformerSynced
+	done := make(chan struct{})
+	running := 0
+	for _, i := range []cache.SharedIndexInformer{k.pods, k.nodes, k.budgets} {
+		running++
+		go func() { i.RunWithContext(ctx); done <- struct{}{} }()
+		synced = append(synced, i.HasSynced)
+	}
+	defer func() {
+		for range running {
+			<-done
+		}
+	}()
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(k.guarded(ctx)):
+		}
+	}
+}
+
+// guarded does one step, and returns the pause after it.
+func (k *Keeper) guarded(ctx context.Context) (pause time.Duration) {
+	defer func() {
+		// A bug with one object must not end the controller.
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "A bug while victims of a preemption were searched", "panic", p)
+			pause = again
+		}
+	}()
+	began := time.Now()
+	k.step(ctx, began)
+	return max(tick, rest*time.Since(began))
+}

@@ -1,0 +1,335 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/why/whytest"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// env is a cluster of nodes of one GPU each, with the keeper of its leader.
+type env struct {
+	t testing.TB
+	*whytest.Fleet
+	*Keeper
+	client *fake.Clientset
+	events *record.FakeRecorder
+	now    time.Time
+	wakes  int
+	// evicted are the pods in the order of their evictions, and refuses those that the API server does not evict.
+	evicted []string
+	refuses map[string]bool
+}
+
+func newEnv(t testing.TB, o Options) *env {
+	t.Helper()
+	e := &env{t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(1000), now: noon, refuses: map[string]bool{}}
+	o.Driver = slicetest.Driver
+	kinds := map[schema.GroupVersionResource]string{}
+	for _, v := range read.RuleVersions {
+		kinds[read.RuleResource(v)] = "DeviceTaintRuleList"
+	}
+	e.Keeper = New(e.client, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds), e, e.events, o)
+	e.began = noon.Add(-time.Hour)
+	e.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		create, ok := a.(clienttesting.CreateActionImpl)
+		if !ok || a.GetSubresource() != "eviction" {
+			return false, nil, nil
+		}
+		eviction := create.GetObject().(*policyv1.Eviction)
+		if e.refuses[eviction.Name] {
+			return true, nil, apierrors.NewTooManyRequests("a budget", 0)
+		}
+		if len(eviction.DeleteOptions.DryRun) == 0 {
+			e.evicted = append(e.evicted, eviction.Name)
+			e.end(eviction.Name)
+		}
+		return true, nil, nil
+	})
+	return e
+}
+
+func (e *env) Objects() (controller.Objects, bool) {
+	packed, err := whytest.Pack(e.Slices)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return controller.Objects{Slices: packed, Claims: e.Claims, Classes: e.Classes}, true
+}
+
+func (e *env) Wake(context.Context) error { e.wakes++; return nil }
+
+func (e *env) node(name string) {
+	e.t.Helper()
+	n, err := e.Add(name, "l40s-4", 1)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("32"), "pods": resource.MustParse("110")}
+	e.put(e.nodes.GetStore().Add(n))
+}
+
+func (e *env) put(err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// add puts a pod with a claim into the cluster. Without a node it waits.
+func (e *env) add(name, node string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod {
+	e.t.Helper()
+	c := whytest.Claim(name, whytest.GPUs, 1)
+	if node == "" {
+		e.Claims = append(e.Claims, c)
+	} else if !e.Start(c, node) {
+		e.t.Fatalf("node %s has no room for %s", node, name)
+	}
+	p := whytest.Pod(name, c)
+	p.Spec.NodeName, p.Spec.Priority, p.Spec.SchedulerName = node, &priority, corev1.DefaultSchedulerName
+	p.Status.Phase = corev1.PodRunning
+	if node == "" {
+		p.Status.Phase = corev1.PodPending
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(e.now.Add(-time.Minute)),
+		}}
+	}
+	for _, f := range change {
+		f(p)
+	}
+	_, err := e.client.CoreV1().Pods(p.Namespace).Create(e.t.Context(), p, metav1.CreateOptions{})
+	e.put(err)
+	trimmed, err := trimPod(p)
+	e.put(err)
+	e.put(e.pods.GetStore().Add(trimmed))
+	return p
+}
+
+// end removes a pod and its claim.
+func (e *env) end(name string) {
+	key := whytest.Namespace + "/" + name
+	found, ok, _ := e.pods.GetStore().GetByKey(key)
+	if !ok {
+		return
+	}
+	e.put(e.pods.GetStore().Delete(found))
+	// The client is locked while it reacts.
+	e.put(e.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), whytest.Namespace, name))
+	e.Claims = slices.DeleteFunc(e.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == name })
+}
+
+// after does a step once time has passed.
+func (e *env) after(d time.Duration) {
+	e.now = e.now.Add(d)
+	e.step(e.t.Context(), e.now)
+}
+
+func (e *env) expect(victims ...string) {
+	e.t.Helper()
+	if !slices.Equal(e.evicted, victims) {
+		e.t.Errorf("evicted: %q; expected %q", e.evicted, victims)
+	}
+}
+
+func TestKeeper_PodOfHigherPriority_EvictsAndTellsBoth(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	pod := e.add("high", "", 10)
+	e.after(0)
+	e.expect("low")
+	said := []string{<-e.events.Events, <-e.events.Events}
+	if said[0] != "Normal Preempted Preempted by pod high on node a" || !strings.HasPrefix(said[1], "Normal Preempting 1 pod of lower priority leaves node a") {
+		t.Errorf("Events: %q", said)
+	}
+	now, err := e.client.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+	if err != nil || now.Status.NominatedNodeName != "a" {
+		t.Errorf("nominated: %q, %v", now.Status.NominatedNodeName, err)
+	}
+}
+
+// TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute also has the scheduler woken once.
+func TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	e.add("high", "", 10)
+	e.after(0)
+	for range 5 {
+		e.after(tick)
+	}
+	if e.wakes != 1 {
+		t.Errorf("the scheduler was woken %d times", e.wakes)
+	}
+	e.add("newcomer", "a", 1)
+	for range 53 {
+		e.after(tick)
+	}
+	e.expect("low")
+	e.after(2 * tick)
+	e.after(tick)
+	e.expect("low", "newcomer")
+}
+
+func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
+	never := corev1.PreemptNever
+	for name, change := range map[string]func(*corev1.Pod){
+		"Never":     func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never },
+		"new":       func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(-time.Second)) },
+		"not tried": func(p *corev1.Pod) { p.Status.Conditions = nil },
+		"gate":      func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
+		"Kueue":     func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },
+		"gang":      func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} },
+		"volume": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
+		},
+		"nominated by the scheduler": func(p *corev1.Pod) {
+			p.Status.NominatedNodeName = "a"
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-scheduler", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, Options{})
+			e.node("a")
+			e.add("low", "a", 1)
+			e.add("high", "", 10, change)
+			e.after(0)
+			e.expect()
+		})
+	}
+}
+
+func TestKeeper_VolumesHoldOnAllNodes_Evicts(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	e.add("high", "", 10, func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
+		p.Status.Conditions[0].Message = "0/3 nodes are available: 1 cannot allocate all claims, 2 node(s) had untolerated taint(s)."
+	})
+	e.after(0)
+	e.expect("low")
+}
+
+// TestKeeper_EvictionRefused_NoneIsEvicted has two victims, the second of which the API server does not evict.
+func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
+	for _, violate := range []bool{false, true} {
+		e := newEnv(t, Options{Violate: violate})
+		n, err := e.Add("a", "l40s-4", 2)
+		e.put(err)
+		n.Status.Allocatable = corev1.ResourceList{"pods": resource.MustParse("110")}
+		e.put(e.nodes.GetStore().Add(n))
+		e.add("first", "a", 1)
+		e.add("second", "a", 1)
+		e.refuses["second"] = true
+		e.add("high", "", 10, func(*corev1.Pod) { e.Claims[2].Spec.Devices.Requests[0].Exactly.Count = 2 })
+		e.after(0)
+		if violate {
+			e.expect("first")
+			if _, err := e.client.CoreV1().Pods(whytest.Namespace).Get(t.Context(), "second", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("the pod was not deleted: %v", err)
+			}
+			continue
+		}
+		e.expect()
+		if said := <-e.events.Events; !strings.HasPrefix(said, "Warning PreemptionFailed") {
+			t.Errorf("Event: %s", said)
+		}
+	}
+}
+
+// TestKeeper_RandomOrder_EachEvictionPlacesItsPod has the scheduler's order by priority after each step: evictions end, and no
+// pod is evicted for one that does not get its GPU.
+func TestKeeper_RandomOrder_EachEvictionPlacesItsPod(t *testing.T) {
+	evictions := 0
+	for seed := range uint64(15) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		e := newEnv(t, Options{})
+		for i := range 4 {
+			e.node(fmt.Sprintf("n%d", i))
+			e.add(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", i), int32(r.IntN(4)))
+		}
+		placed := 4
+		priorities := map[string]int32{}
+		for i := range 3 {
+			priorities[fmt.Sprintf("q%d", i)] = int32(r.IntN(6))
+			e.add(fmt.Sprintf("q%d", i), "", priorities[fmt.Sprintf("q%d", i)])
+		}
+		for range 130 {
+			before := len(e.evicted)
+			e.after(tick)
+			if len(e.evicted) > before+1 {
+				t.Fatalf("seed %d: %q were evicted for one GPU", seed, e.evicted[before:])
+			}
+			if len(e.evicted) == before {
+				continue
+			}
+			placed--
+			// The scheduler takes the pod of the highest priority.
+			var best *corev1.Pod
+			for _, p := range read.All[*corev1.Pod](e.pods.GetStore()) {
+				if p.Spec.NodeName == "" && (best == nil || *p.Spec.Priority > *best.Spec.Priority) {
+					best = p
+				}
+			}
+			id := best.UID
+			if !slices.ContainsFunc(e.served(), func(o types.UID) bool { return o == id || priorities[string(o)] == *best.Spec.Priority }) {
+				t.Fatalf("seed %d: pods were evicted for %q, and %s comes first", seed, e.served(), best.Name)
+			}
+			e.end(best.Name)
+			for _, n := range e.Nodes {
+				if e.free(n.Name) {
+					e.add(best.Name, n.Name, *best.Spec.Priority)
+					placed++
+					break
+				}
+			}
+		}
+		if placed != 4 {
+			t.Errorf("seed %d: %d GPUs are in use", seed, placed)
+		}
+		evictions += len(e.evicted)
+	}
+	if evictions < 10 {
+		t.Errorf("%d evictions", evictions)
+	}
+}
+
+// served are the pods for which others were evicted.
+func (e *env) served() (out []types.UID) {
+	for _, one := range e.evictions {
+		out = append(out, one.pod)
+	}
+	return out
+}
+
+func (e *env) free(node string) bool {
+	return !slices.ContainsFunc(read.All[*corev1.Pod](e.pods.GetStore()), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+}

@@ -1,0 +1,370 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/show/pack"
+	"gpu-dra-driver/pkg/show/why"
+)
+
+// waiter is a pod that waits for devices.
+type waiter struct {
+	pod   *corev1.Pod
+	since time.Time
+	goal  pack.Goal
+	// key is equal for pods that ask for the same.
+	key uint64
+}
+
+// step searches victims for at most one pod, and evicts them.
+func (k *Keeper) step(ctx context.Context, now time.Time) {
+	objects, ok := k.cluster.Objects()
+	if !ok {
+		return // It knows the cluster in a moment.
+	}
+	pods := read.All[*corev1.Pod](k.pods.GetStore())
+	waiting := k.waiting(objects, pods, now)
+	k.follow(ctx, objects, pods, waiting, now)
+	lowest, found := lowestPriority(pods)
+	if !found {
+		return
+	}
+	for i, w := range waiting {
+		switch {
+		case now.Sub(w.since) < patience || now.Before(k.due[w.pod.UID]) || now.Before(k.alike[w.key]):
+		case lowest >= pack.Priority(w.pod) || !k.may(w.pod, now):
+		default:
+			k.serve(ctx, objects, pods, w, waiting[:i], now)
+			return
+		}
+	}
+}
+
+// lowestPriority is the lowest priority of the pods on nodes.
+func lowestPriority(pods []*corev1.Pod) (lowest int32, found bool) {
+	for _, p := range pods {
+		if p.Spec.NodeName != "" && (!found || pack.Priority(p) < lowest) {
+			lowest, found = pack.Priority(p), true
+		}
+	}
+	return lowest, found
+}
+
+var seed = maphash.MakeSeed()
+
+// waiting returns the pods that wait for devices of the driver only, in the order of the scheduler.
+func (k *Keeper) waiting(objects controller.Objects, pods []*corev1.Pod, now time.Time) (out []waiter) {
+	live := sets.New[types.UID]()
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
+			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" || !asks(pod) {
+			continue
+		}
+		live.Insert(pod.UID)
+		out = append(out, waiter{pod: pod, since: since(pod, now)})
+	}
+	for id := range k.due {
+		if !live.Has(id) {
+			delete(k.due, id)
+		}
+	}
+	for key, at := range k.alike {
+		if !now.Before(at) {
+			delete(k.alike, key)
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	claims := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for _, c := range objects.Claims {
+		if c.Status.Allocation == nil {
+			claims[ask.NameOf(c)] = c
+		}
+	}
+	ours := map[string]bool{}
+	for _, class := range objects.Classes {
+		ours[class.Name] = selector.Concern(class.Spec.Selectors, k.o.Driver)
+	}
+	for i := range out {
+		out[i].goal = goalOf(objects, out[i].pod, claims, now)
+		out[i].key = keyOf(out[i].pod, out[i].goal.Claims)
+	}
+	out = slices.DeleteFunc(out, func(w waiter) bool {
+		if !w.goal.Needs.Complete() {
+			return true
+		}
+		for _, c := range w.goal.Claims {
+			for q := range selector.Requests(c.Spec.Devices.Requests) {
+				if !ours[q.DeviceClassName] {
+					return true // The slices of other drivers are not known here.
+				}
+			}
+		}
+		return false
+	})
+	slices.SortFunc(out, func(a, b waiter) int {
+		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.since.Compare(b.since), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+	return out
+}
+
+// since is when the scheduler found no node for a pod, or now if it did not try yet.
+func since(pod *corev1.Pod, now time.Time) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return now
+}
+
+// goalOf finds the claims of a pod.
+func goalOf(objects controller.Objects, pod *corev1.Pod, claims map[types.NamespacedName]*resourceapi.ResourceClaim, now time.Time) pack.Goal {
+	c := why.Cluster{Classes: objects.Classes, Unread: why.Unread{Templates: true}}
+	add := func(name *string) {
+		if one := claims[types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(name, "")}]; one != nil {
+			c.Claims = append(c.Claims, one)
+		}
+	}
+	for _, ref := range pod.Spec.ResourceClaims {
+		add(ref.ResourceClaimName)
+	}
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		add(s.ResourceClaimName)
+	}
+	needs := c.Needs(why.Subject{Pod: pod}, now)
+	return pack.Goal{Text: why.Subject{Pod: pod}.String(), Claims: needs.Waiting(), Pod: pod, Needs: needs}
+}
+
+// keyOf returns a number that is equal for pods that ask for the same.
+func keyOf(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	s := corev1.PodSpec{
+		Priority: pod.Spec.Priority, NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
+		Containers: pod.Spec.Containers, InitContainers: pod.Spec.InitContainers, PreemptionPolicy: pod.Spec.PreemptionPolicy,
+	}
+	encoded, _ := s.Marshal() // A decoded object always encodes.
+	_, _ = h.Write(encoded)
+	for _, c := range claims {
+		encoded, _ := c.Spec.Marshal()
+		_, _ = h.Write(encoded)
+	}
+	return h.Sum64()
+}
+
+// may reports whether a pod may preempt at all.
+func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
+	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever || pack.Apart(pod) != "" {
+		return false
+	}
+	if pod.Status.NominatedNodeName == "" {
+		return true
+	}
+	// The scheduler has evicted others for the pod, or has found a node for it. A former leader's eviction needs its time.
+	return pod.Annotations[nominatedBy] == component && now.Sub(k.began) >= again
+}
+
+// follow forgets evictions whose pod runs or whose time is up, and wakes the scheduler if a pod still waits.
+func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, waiting []waiter, now time.Time) {
+	if len(k.evictions) == 0 {
+		return
+	}
+	held := sets.New[types.UID]()
+	for _, p := range pods {
+		held.Insert(p.UID)
+	}
+	for _, c := range objects.Claims {
+		for _, r := range c.Status.ReservedFor {
+			held.Insert(r.UID)
+		}
+	}
+	for node, e := range k.evictions {
+		if !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod }) {
+			delete(k.evictions, node)
+			continue
+		}
+		for id := range e.victims {
+			if !held.Has(id) {
+				delete(e.victims, id)
+			}
+		}
+		switch {
+		case len(e.victims) > 0:
+		case e.gone.IsZero():
+			e.gone = now
+		case now.Sub(e.at) >= again:
+			delete(k.evictions, node)
+		case !e.woken && now.Sub(e.gone) >= patience:
+			e.woken = true
+			if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it", "node", node)
+			}
+		}
+	}
+}
+
+// serve searches victims for a pod, and evicts them. The scheduler tries the pods before it first.
+func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, now time.Time) {
+	logger := klog.FromContext(ctx)
+	k.due[w.pod.UID] = now.Add(none)
+	taints, err := k.taintRules(ctx, now)
+	if err != nil {
+		logger.Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
+		return
+	}
+	c := &pack.Cluster{Pods: pods, AllPods: true, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
+	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
+	c.Slices, c.Claims, c.Classes, c.Rules = objects.Slices, objects.Claims, objects.Classes, taints
+	if objects.Server.Minor != 0 {
+		c.ServerVersion = objects.Server.String()
+	}
+	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, c.Nodes) {
+		return
+	}
+	r := pack.Rules{Namespaces: k.o.Namespaces, Classes: k.o.Classes, Violate: k.o.Violate, Now: now, Busy: sets.KeySet(k.evictions)}
+	for _, o := range before {
+		if o.key != w.key && len(r.Before) < mostBefore {
+			r.Before = append(r.Before, o.goal)
+		}
+	}
+	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit})
+	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
+		"victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
+	if answer.Verdict != pack.Evict {
+		if answer.Verdict == pack.NoVictims {
+			k.alike[w.key] = now.Add(none)
+		}
+		return
+	}
+	k.due[w.pod.UID] = now.Add(refused)
+	if err := k.evict(ctx, w.pod, answer, now); err != nil && ctx.Err() == nil {
+		logger.Error(err, "Cannot evict the pods of lower priority; trying again", "pod", klog.KObj(w.pod), "node", answer.Node)
+		k.events.Eventf(w.pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again in a minute", answer.Node)
+	}
+}
+
+// everywhere reports whether the scheduler found devices missing, and nothing else, on all nodes that the pod can use. Then
+// its volumes, ports and other constraints hold on each of them.
+func everywhere(w waiter, nodes []*corev1.Node) bool {
+	usable := 0
+	for _, n := range nodes {
+		if w.goal.Needs.Excluded(n, w.pod) == "" {
+			usable++
+		}
+	}
+	for _, c := range w.pod.Status.Conditions {
+		found := lacking.FindStringSubmatch(c.Message)
+		if c.Type == corev1.PodScheduled && found != nil {
+			count, err := strconv.Atoi(found[1])
+			return err == nil && count == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
+		}
+	}
+	return false
+}
+
+// lacking is the scheduler's count of nodes that lack devices.
+var lacking = regexp.MustCompile(`\b([0-9]+) cannot allocate all claims`)
+
+// taintRules reads the DeviceTaintRules, unless that was done a moment ago.
+func (k *Keeper) taintRules(ctx context.Context, now time.Time) ([]*resourceapi.DeviceTaintRule, error) {
+	if !k.rules.at.IsZero() && now.Sub(k.rules.at) < refused {
+		return k.rules.all, nil
+	}
+	all, _, err := read.TaintRules(ctx, k.dynamic)
+	if err != nil {
+		return nil, err
+	}
+	k.rules = rules{at: now}
+	for i := range all {
+		k.rules.all = append(k.rules.all, &all[i])
+	}
+	return k.rules.all, nil
+}
+
+// component is the source of the Events, and the manager of fields.
+const component = "dra-controller"
+
+// evict evicts the victims of a pod. Before the first of them, the API server says for each whether it would be evicted.
+func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
+	for _, v := range p.Victims {
+		if err := k.evictOne(ctx, v, metav1.DryRunAll); err != nil {
+			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
+		}
+	}
+	e := &eviction{pod: pod.UID, victims: map[types.UID]bool{}, at: now}
+	k.evictions[p.Node] = e
+	k.due[pod.UID] = now.Add(again)
+	if err := k.nominate(ctx, pod, p.Node); err != nil {
+		klog.FromContext(ctx).Error(err, "Pods are evicted for a pod without it", "pod", klog.KObj(pod))
+	}
+	for _, v := range p.Victims {
+		if err := k.evictOne(ctx, v); err != nil {
+			return fmt.Errorf("evict pod %s: %w", ask.NameOf(v), err)
+		}
+		e.victims[v.UID] = true
+		// The words are the scheduler's. Its reader may not know other namespaces, so the pod is named by its UID.
+		k.events.Eventf(v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", pod.UID, p.Node)
+		klog.FromContext(ctx).Info("Evicted a pod for one of higher priority that waits for devices", "victim", klog.KObj(v), "pod", klog.KObj(pod), "node", p.Node)
+	}
+	what := "1 pod of lower priority leaves"
+	if n := len(p.Victims); n > 1 {
+		what = fmt.Sprintf("%d pods of lower priority leave", n)
+	}
+	k.events.Eventf(pod, corev1.EventTypeNormal, "Preempting", "%s node %s, because this pod waits for devices only", what, p.Node)
+	return nil
+}
+
+// evictOne evicts a pod, or only asks whether it could be.
+func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID)), DryRun: dryRun}
+	pods := k.client.CoreV1().Pods(pod.Namespace)
+	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o})
+	if k.o.Violate && (apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err)) {
+		err = pods.Delete(ctx, pod.Name, o) // Several budgets are an internal error.
+	}
+	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
+		return nil
+	}
+	return err
+}
+
+// nominate writes the node into a pod, as the scheduler does for the pods for which it evicts others.
+func (k *Keeper) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node},
+	})
+	if err == nil {
+		_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: component}, "status")
+	}
+	if err != nil {
+		return fmt.Errorf("write nominatedNodeName of pod %s: %w", ask.NameOf(pod), err)
+	}
+	return nil
+}
