@@ -425,4 +425,34 @@ var clusterMutations = []Mutation{
 		Old: " || object.spec.?config.orValue([]).size() > 0 ||", New: " ||",
 		Package: charts, Test: "TestWebhooks_Objects_RightOneIsCalled",
 	},
+	{
+		Name: "a pod of equal priority is preempted", File: "pkg/show/pack/preempt.go",
+		Old: "case Priority(pod) >= p.o.preempt.below:", New: "case Priority(pod) > p.o.preempt.below:",
+		Package: "./pkg/show/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
+	},
+	{
+		Name: "preemption ignores disruption budgets", File: "pkg/show/pack/preempt.go",
+		Old: "!p.o.preempt.Violate && c.cost.victims.violations > 0", New: "!p.o.preempt.Violate && c.cost.victims.violations < 0",
+		Package: "./pkg/show/pack", Test: "TestPreempt_DisruptionBudget_HoldsUnlessTheValueSaysSo",
+	},
+	{
+		Name: "a pod that the scheduler tries first takes nothing", File: "pkg/show/pack/preempt.go",
+		Old: "range p.o.preempt.Before {", New: "range p.o.preempt.Before[:0] {",
+		Package: "./pkg/show/pack", Test: "TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode",
+	},
+	{
+		Name: "victims are evicted before all may be", File: "pkg/show/preempt/step.go",
+		Old: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
+	},
+	{
+		Name: "a pod whose victims leave slowly preempts again", File: "pkg/show/preempt/step.go",
+		Old: "pack.Apart(pod) != \"\" || k.served(pod) {", New: "pack.Apart(pod) != \"\" {",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
+	},
+	{
+		Name: "preemption does not step aside for the scheduler", File: "pkg/show/preempt/step.go",
+		Old: "return pod.Annotations[nominatedBy] == component && now", New: "return now",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
+	},
 }

@@ -52,17 +52,17 @@ type Config struct {
 	// GPUPrices has the numbers of that map.
 	GPUPrices map[string]float64
 
-	NodeLabels      bool
-	PodEvents       bool
-	NameOthers      bool
+	NodeLabels bool
+	PodEvents  bool
+	NameOthers bool
 	// Preemption also needs the rights that the chart gives with its value.
 	Preemption, ViolateBudgets      bool
 	ExemptNamespaces, ExemptClasses []string
-	DemandConfigMap string
-	autoKinds       []string
-	Check           string
-	Verbosity       int
-	Version         bool
+	DemandConfigMap                 string
+	autoKinds                       []string
+	Check                           string
+	Verbosity                       int
+	Version                         bool
 }
 
 // The values of --check.

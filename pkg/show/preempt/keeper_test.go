@@ -46,6 +46,8 @@ type env struct {
 	// evicted are the pods in the order of their evictions, and refuses those that the API server does not evict.
 	evicted []string
 	refuses map[string]bool
+	// slow means that evicted pods stay.
+	slow bool
 }
 
 func newEnv(t testing.TB, o Options) *env {
@@ -69,7 +71,9 @@ func newEnv(t testing.TB, o Options) *env {
 		}
 		if len(eviction.DeleteOptions.DryRun) == 0 {
 			e.evicted = append(e.evicted, eviction.Name)
-			e.end(eviction.Name)
+			if !e.slow {
+				e.end(eviction.Name)
+			}
 		}
 		return true, nil, nil
 	})
@@ -198,11 +202,39 @@ func TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute(t *testing.T) {
 	e.expect("low", "newcomer")
 }
 
+// TestKeeper_VictimsLeaveSlowly_NoOtherEviction has a victim with a grace period of five minutes, and another node.
+func TestKeeper_VictimsLeaveSlowly_NoOtherEviction(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.node("b")
+	slow := e.add("low", "a", 1)
+	e.add("other", "b", 2)
+	e.add("high", "", 10)
+	e.slow = true
+	e.after(0)
+	e.expect("low")
+	at := metav1.NewTime(noon.Add(5 * time.Minute))
+	slow.DeletionTimestamp = &at
+	trimmed, err := trimPod(slow)
+	e.put(err)
+	e.put(e.pods.GetStore().Update(trimmed))
+	for range 350 {
+		e.after(tick)
+	}
+	e.expect("low")
+	for range 40 {
+		e.after(tick)
+	}
+	e.expect("low", "other")
+}
+
 func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 	never := corev1.PreemptNever
 	for name, change := range map[string]func(*corev1.Pod){
-		"Never":     func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never },
-		"new":       func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(-time.Second)) },
+		"Never": func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never },
+		"new": func(p *corev1.Pod) {
+			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(-time.Second))
+		},
 		"not tried": func(p *corev1.Pod) { p.Status.Conditions = nil },
 		"gate":      func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
 		"Kueue":     func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },

@@ -48,16 +48,21 @@ func (k *Keeper) step(ctx context.Context, now time.Time) {
 		return // It knows the cluster in a moment.
 	}
 	pods := read.All[*corev1.Pod](k.pods.GetStore())
-	waiting := k.waiting(objects, pods, now)
+	waiting := k.waiting(pods, now)
 	k.follow(ctx, objects, pods, waiting, now)
 	lowest, found := lowestPriority(pods)
-	if !found {
+	due := func(w waiter) bool {
+		return found && now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && pack.Priority(w.pod) > lowest && k.may(w.pod, now)
+	}
+	if !slices.ContainsFunc(waiting, due) {
 		return
 	}
+	waiting = k.complete(objects, waiting, now)
 	for i, w := range waiting {
 		switch {
-		case now.Sub(w.since) < patience || now.Before(k.due[w.pod.UID]) || now.Before(k.alike[w.key]):
-		case lowest >= pack.Priority(w.pod) || !k.may(w.pod, now):
+		case !due(w):
+		case now.Before(k.alike[w.key]):
+			k.due[w.pod.UID] = k.alike[w.key]
 		default:
 			k.serve(ctx, objects, pods, w, waiting[:i], now)
 			return
@@ -77,8 +82,8 @@ func lowestPriority(pods []*corev1.Pod) (lowest int32, found bool) {
 
 var seed = maphash.MakeSeed()
 
-// waiting returns the pods that wait for devices of the driver only, in the order of the scheduler.
-func (k *Keeper) waiting(objects controller.Objects, pods []*corev1.Pod, now time.Time) (out []waiter) {
+// waiting returns the pods that the scheduler found no node for, in its order, and forgets others.
+func (k *Keeper) waiting(pods []*corev1.Pod, now time.Time) (out []waiter) {
 	live := sets.New[types.UID]()
 	for _, pod := range pods {
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
@@ -98,39 +103,35 @@ func (k *Keeper) waiting(objects controller.Objects, pods []*corev1.Pod, now tim
 			delete(k.alike, key)
 		}
 	}
-	if len(out) == 0 {
-		return nil
-	}
+	slices.SortFunc(out, func(a, b waiter) int {
+		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.since.Compare(b.since), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+	return out
+}
+
+// complete adds the claims of pods, and returns those that wait for devices of the driver only.
+func (k *Keeper) complete(objects controller.Objects, waiting []waiter, now time.Time) (out []waiter) {
 	claims := map[types.NamespacedName]*resourceapi.ResourceClaim{}
 	for _, c := range objects.Claims {
-		if c.Status.Allocation == nil {
-			claims[ask.NameOf(c)] = c
-		}
+		claims[ask.NameOf(c)] = c
 	}
 	ours := map[string]bool{}
 	for _, class := range objects.Classes {
 		ours[class.Name] = selector.Concern(class.Spec.Selectors, k.o.Driver)
 	}
-	for i := range out {
-		out[i].goal = goalOf(objects, out[i].pod, claims, now)
-		out[i].key = keyOf(out[i].pod, out[i].goal.Claims)
-	}
-	out = slices.DeleteFunc(out, func(w waiter) bool {
-		if !w.goal.Needs.Complete() {
-			return true
-		}
+	for _, w := range waiting {
+		w.goal = goalOf(objects, w.pod, claims, now)
+		w.key = keyOf(w.pod, w.goal.Claims)
+		known := w.goal.Needs.Complete()
 		for _, c := range w.goal.Claims {
 			for q := range selector.Requests(c.Spec.Devices.Requests) {
-				if !ours[q.DeviceClassName] {
-					return true // The slices of other drivers are not known here.
-				}
+				known = known && ours[q.DeviceClassName] // The slices of other drivers are not known here.
 			}
 		}
-		return false
-	})
-	slices.SortFunc(out, func(a, b waiter) int {
-		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.since.Compare(b.since), cmp.Compare(a.pod.UID, b.pod.UID))
-	})
+		if known {
+			out = append(out, w)
+		}
+	}
 	return out
 }
 
@@ -181,7 +182,7 @@ func keyOf(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) uint64 {
 
 // may reports whether a pod may preempt at all.
 func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
-	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever || pack.Apart(pod) != "" {
+	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever || pack.Apart(pod) != "" || k.served(pod) {
 		return false
 	}
 	if pod.Status.NominatedNodeName == "" {
@@ -191,37 +192,50 @@ func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
 	return pod.Annotations[nominatedBy] == component && now.Sub(k.began) >= again
 }
 
+// served reports whether pods leave a node for a pod.
+func (k *Keeper) served(pod *corev1.Pod) bool {
+	for _, e := range k.evictions {
+		if e.pod == pod.UID {
+			return true
+		}
+	}
+	return false
+}
+
 // follow forgets evictions whose pod runs or whose time is up, and wakes the scheduler if a pod still waits.
 func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, waiting []waiter, now time.Time) {
 	if len(k.evictions) == 0 {
 		return
 	}
-	held := sets.New[types.UID]()
+	present := map[types.UID]*corev1.Pod{}
 	for _, p := range pods {
-		held.Insert(p.UID)
+		present[p.UID] = p
 	}
+	reserved := sets.New[types.UID]()
 	for _, c := range objects.Claims {
 		for _, r := range c.Status.ReservedFor {
-			held.Insert(r.UID)
+			reserved.Insert(r.UID)
 		}
 	}
 	for node, e := range k.evictions {
-		if !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod }) {
-			delete(k.evictions, node)
-			continue
-		}
+		// A pod that has not left a minute after its grace period may never leave.
+		until := e.at.Add(again)
 		for id := range e.victims {
-			if !held.Has(id) {
+			victim := present[id]
+			if victim == nil && !reserved.Has(id) {
 				delete(e.victims, id)
 			}
+			if victim != nil && victim.DeletionTimestamp != nil && victim.DeletionTimestamp.Add(again).After(until) {
+				until = victim.DeletionTimestamp.Add(again)
+			}
+		}
+		if len(e.victims) == 0 && e.gone.IsZero() {
+			e.gone = now
 		}
 		switch {
-		case len(e.victims) > 0:
-		case e.gone.IsZero():
-			e.gone = now
-		case now.Sub(e.at) >= again:
+		case !now.Before(until), !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod }):
 			delete(k.evictions, node)
-		case !e.woken && now.Sub(e.gone) >= patience:
+		case len(e.victims) == 0 && !e.woken && now.Sub(e.gone) >= patience:
 			e.woken = true
 			if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it", "node", node)
@@ -266,7 +280,7 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	k.due[w.pod.UID] = now.Add(refused)
 	if err := k.evict(ctx, w.pod, answer, now); err != nil && ctx.Err() == nil {
 		logger.Error(err, "Cannot evict the pods of lower priority; trying again", "pod", klog.KObj(w.pod), "node", answer.Node)
-		k.events.Eventf(w.pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again in a minute", answer.Node)
+		k.events.Eventf(w.pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again", answer.Node)
 	}
 }
 
