@@ -226,3 +226,27 @@ func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
 		t.Errorf("evicted: %q", all)
 	}
 }
+
+// TestPreemption_Demo_ProductionTakesTwoNotebooks runs the files of demo/priority.
+func TestPreemption_Demo_ProductionTakesTwoNotebooks(t *testing.T) {
+	ctx := testContext(t)
+	preemption(ctx, t)
+	const namespace = "demo-priority"
+	file := func(name string) string { return filepath.Join(cluster.Tree, "demo", "priority", name) }
+	_, err := cluster.Kubectl(ctx, "apply", "-f", file("notebooks.yaml"))
+	must(t, err)
+	t.Cleanup(func() {
+		_, err := cluster.Kubectl(context.WithoutCancel(ctx), "delete", "-f", file("notebooks.yaml"), "--wait", "--timeout", "90s")
+		must(t, err)
+	})
+	must(t, cluster.Eventually(ctx, "eight notebooks run", time.Minute, func(ctx context.Context) (bool, string) {
+		n := len(notebooks(ctx, t, namespace))
+		return n == 8, fmt.Sprint(n)
+	}))
+	_, err = cluster.Kubectl(ctx, "apply", "-f", file("production.yaml"))
+	must(t, err)
+	waitRunning(ctx, t, namespace, "production")
+	if n, all := len(notebooks(ctx, t, namespace)), messages(ctx, t, namespace, "Preempted"); n != 6 || len(all) != 2 {
+		t.Errorf("%d notebooks run; evicted: %q", n, all)
+	}
+}

@@ -161,7 +161,7 @@ type victim struct {
 
 // yield finds whether preemption may evict a unit, and what it costs.
 func (p *planner) yield(u *unit, fix func(string, ...any)) {
-	u.victim = &victim{leaves: true}
+	u.victim = &victim{leaves: !heldByOthers(u.claims)}
 	for _, pod := range u.pods {
 		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		leaving := pod.DeletionTimestamp != nil && p.o.preempt.Now.Before(pod.DeletionTimestamp.Add(leaveFor))

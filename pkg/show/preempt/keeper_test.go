@@ -258,6 +258,22 @@ func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 	}
 }
 
+// TestKeeper_LeaderIsNew_PodOfTheFormerOneHasItsMinute has a pod that a former leader nominated.
+func TestKeeper_LeaderIsNew_PodOfTheFormerOneHasItsMinute(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.began = noon
+	e.node("a")
+	e.add("low", "a", 1)
+	e.add("high", "", 10, func(p *corev1.Pod) {
+		p.Status.NominatedNodeName = "a"
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: component, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+	})
+	e.after(again - tick)
+	e.expect()
+	e.after(tick)
+	e.expect("low")
+}
+
 func TestKeeper_VolumesHoldOnAllNodes_Evicts(t *testing.T) {
 	e := newEnv(t, Options{})
 	e.node("a")
