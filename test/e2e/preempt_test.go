@@ -227,8 +227,8 @@ func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
 	}
 }
 
-// TestPreemption_Demo_ProductionTakesTwoNotebooks runs the files of demo/priority.
-func TestPreemption_Demo_ProductionTakesTwoNotebooks(t *testing.T) {
+// TestPreemption_Demo_ProductionTakesANotebook runs the files of demo/priority.
+func TestPreemption_Demo_ProductionTakesANotebook(t *testing.T) {
 	ctx := testContext(t)
 	preemption(ctx, t)
 	const namespace = "demo-priority"
@@ -246,7 +246,7 @@ func TestPreemption_Demo_ProductionTakesTwoNotebooks(t *testing.T) {
 	_, err = cluster.Kubectl(ctx, "apply", "-f", file("production.yaml"))
 	must(t, err)
 	waitRunning(ctx, t, namespace, "production")
-	if n, all := len(notebooks(ctx, t, namespace)), messages(ctx, t, namespace, "Preempted"); n != 6 || len(all) != 2 {
+	if n, all := len(notebooks(ctx, t, namespace)), messages(ctx, t, namespace, "Preempted"); n != 7 || len(all) != 1 {
 		t.Errorf("%d notebooks run; evicted: %q", n, all)
 	}
 }

@@ -446,6 +446,11 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
 	},
 	{
+		Name: "preemption frees devices one after the other", File: "pkg/show/pack/preempt.go",
+		Old: "p.o.preempt.Together && len(released(c.set)) > 1 {", New: "p.o.preempt.Together && len(released(c.set)) > 9 {",
+		Package: "./pkg/show/pack", Test: "TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor",
+	},
+	{
 		Name: "a pod whose victims leave slowly preempts again", File: "pkg/show/preempt/step.go",
 		Old: "pack.Apart(pod) != \"\" || k.served(pod) {", New: "pack.Apart(pod) != \"\" {",
 		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",

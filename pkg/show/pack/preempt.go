@@ -28,6 +28,9 @@ type Rules struct {
 	Namespaces, Classes []string
 	// Violate also takes victims whose eviction a disruption budget does not allow, if there are no others.
 	Violate bool
+	// Together takes only victims whose devices come free at once, because nothing holds a part of them for the pod: those of one
+	// claim. It also expects that each victim is created again at once, and takes what is free on the node.
+	Together bool
 	// Busy are nodes that victims of another preemption leave.
 	Busy sets.Set[string]
 	// Before are pods that wait too and that the scheduler tries first: they take what fits them.
@@ -271,14 +274,20 @@ func (c victimCost) compare(o victimCost) int {
 	return cmp.Or(cmp.Compare(c.violations, o.violations), cmp.Compare(c.highest, o.highest), cmp.Compare(c.sum, o.sum))
 }
 
-// violates reports whether a preemption may not evict a set because of disruption budgets.
+// violates reports whether a preemption may not evict a set because of disruption budgets, or of the claims in it.
 func (p *planner) violates(c candidate) bool {
+	if p.o.preempt != nil && p.o.preempt.Together && len(released(c.set)) > 1 {
+		return true
+	}
 	return p.o.preempt != nil && !p.o.preempt.Violate && c.cost.victims.violations > 0
 }
 
 // evict proves a set of victims: without them the pod fits, also after the pods that the scheduler tries first.
 func (p *planner) evict(ctx context.Context, c candidate, w Goal) (found, state, bool) {
 	s := p.start()
+	if p.o.preempt.Together {
+		s = p.recreated(ctx, s, c)
+	}
 	for _, u := range c.set {
 		s = p.release(s, u)
 	}
@@ -297,6 +306,21 @@ func (p *planner) evict(ctx context.Context, c candidate, w Goal) (found, state,
 	}
 	placed, ok := p.grant(ctx, s, c.node, w)
 	return found{node: c.node, set: c.set, goal: placed}, s, ok
+}
+
+// recreated returns the state in which a successor of each victim has what is free on the node.
+func (p *planner) recreated(ctx context.Context, s state, c candidate) state {
+	for _, u := range c.set {
+		again := u.without()
+		for _, claim := range again {
+			claim.Name += "-again"
+			claim.UID += "-again"
+		}
+		if placed, ok := p.place(ctx, p.node(s, c.node.Name), again); ok && p.freeOf(s, c.node.Name).lacks(u.needs) == "" {
+			s = p.with(s, p.node(s, c.node.Name).With(placed...), func(free amounts) { free.take(u.needs) })
+		}
+	}
+	return s
 }
 
 // VictimNames are the victims as namespace/name.

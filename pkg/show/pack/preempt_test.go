@@ -193,6 +193,23 @@ func TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode(t *testing.T) {
 	e.expect(w, pack.Rules{}, pack.Evict, "one")
 }
 
+// TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor has pods that wait for one and for two GPUs.
+func TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 2)
+	e.start("one", "a", gpus, of(1, 1))
+	e.start("two", "a", gpus, of(2, 1))
+	single, double := e.waits(whytest.Claim("single", gpus, 1), 10), e.waits(whytest.Claim("double", gpus, 2), 10)
+	together := pack.Rules{Together: true}
+	e.expect(single, together, pack.Evict, "one")
+	e.expect(double, pack.Rules{}, pack.Evict, "one", "two")
+	e.expect(double, together, pack.NoVictims)
+	// One GPU is free. The successor of the victim takes it.
+	e.Claims, e.pods = e.Claims[:1], e.pods[:1]
+	e.expect(double, pack.Rules{}, pack.Evict, "one")
+	e.expect(double, together, pack.NoVictims)
+}
+
 // key is the cost of victims in the scheduler's order, computed without the planner.
 func (e *env) key(victims []*corev1.Pod) (out [5]int64) {
 	out[1], out[4] = -1<<40, 1<<60

@@ -290,14 +290,21 @@ func TestKeeper_VolumesHoldOnAllNodes_Evicts(t *testing.T) {
 func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
 	for _, violate := range []bool{false, true} {
 		e := newEnv(t, Options{Violate: violate})
-		n, err := e.Add("a", "l40s-4", 2)
+		n, err := e.Add("a", "l40s-4", 1)
 		e.put(err)
 		n.Status.Allocatable = corev1.ResourceList{"pods": resource.MustParse("110")}
 		e.put(e.nodes.GetStore().Add(n))
-		e.add("first", "a", 1)
-		e.add("second", "a", 1)
+		first := e.add("first", "a", 1)
+		second := first.DeepCopy()
+		second.Name, second.UID = "second", "second"
+		_, err = e.client.CoreV1().Pods(second.Namespace).Create(t.Context(), second, metav1.CreateOptions{})
+		e.put(err)
+		trimmed, err := trimPod(second)
+		e.put(err)
+		e.put(e.pods.GetStore().Add(trimmed))
+		e.Claims[0].Status.ReservedFor = append(e.Claims[0].Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "second", UID: "second"})
 		e.refuses["second"] = true
-		e.add("high", "", 10, func(*corev1.Pod) { e.Claims[2].Spec.Devices.Requests[0].Exactly.Count = 2 })
+		e.add("high", "", 10)
 		e.after(0)
 		if violate {
 			e.expect("first")

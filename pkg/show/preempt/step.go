@@ -262,7 +262,7 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, c.Nodes) {
 		return
 	}
-	r := pack.Rules{Namespaces: k.o.Namespaces, Classes: k.o.Classes, Violate: k.o.Violate, Now: now, Busy: sets.KeySet(k.evictions)}
+	r := pack.Rules{Namespaces: k.o.Namespaces, Classes: k.o.Classes, Violate: k.o.Violate, Together: true, Now: now, Busy: sets.KeySet(k.evictions)}
 	for _, o := range before {
 		if o.key != w.key && len(r.Before) < mostBefore {
 			r.Before = append(r.Before, o.goal)

@@ -70,7 +70,7 @@ func (a *Answer) ComparePriority(c *Cluster, driver string, pod *corev1.Pod, pod
 			names = append(names, name.String())
 		}
 		if lower {
-			a.lowerPriority(c, driver, pod, names)
+			a.lowerPriority(c, driver, pod, names, len(cure.Release))
 			return
 		}
 	}
@@ -79,8 +79,8 @@ func (a *Answer) ComparePriority(c *Cluster, driver string, pod *corev1.Pod, pod
 	}
 }
 
-// lowerPriority notes that the named pods have a lower priority.
-func (a *Answer) lowerPriority(c *Cluster, driver string, pod *corev1.Pod, names []string) {
+// lowerPriority notes that the named pods, which hold so many claims, have a lower priority.
+func (a *Answer) lowerPriority(c *Cluster, driver string, pod *corev1.Pod, names []string, claims int) {
 	text := fmt.Sprintf("its priority is higher than that of %s; Kubernetes does not preempt for devices", ask.List(names))
 	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
 		a.note("%s, and its preemptionPolicy is Never", text)
@@ -95,6 +95,9 @@ func (a *Answer) lowerPriority(c *Cluster, driver string, pod *corev1.Pod, names
 	switch value {
 	case "true":
 		text += ", but this driver does (chart value preemption.enabled)"
+		if claims > 1 {
+			text += ", if the devices of one claim suffice"
+		}
 	case "false":
 		text += ", nor does this driver: its chart value preemption.enabled is false"
 	default:
