@@ -199,6 +199,8 @@ func TestPage_Keyboard_ReachesClaimAndReturns(t *testing.T) {
 	seek("")
 	p.run(chromedp.Click(chromedp.CSS(`#tab-pending`)))
 	p.wait(`document.querySelector('.cards .summary')?.textContent.includes('waits')`)
+	seek("namespace:absent")
+	p.wait(`document.querySelector('.cards .empty')?.textContent.startsWith('The search matches no waiting claim')`)
 }
 
 // TestPage_Pictures_FitAndStaySmall takes the pictures of the documentation. They show the page in each colour scheme, and on a phone.

@@ -50,3 +50,16 @@ export function segments(gpu) {
   }
   return out;
 }
+
+// noneWaiting is the text of a list without waiting claims. It is only sure if the page has read all claims.
+export function noneWaiting({ waiting, connected, reading, notes }) {
+  if (waiting > 0) return `The search matches no waiting claim; ${plural(waiting, 'claim')} ${waiting === 1 ? 'waits' : 'wait'} for devices.`;
+  if (!connected) return 'Waiting claims are unknown: the page has no connection.';
+  if (reading?.length > 0) return `Waiting claims are unknown until ${reading.join(', ')} are read.`;
+  if (notes?.length > 0) return 'No claim that the page could read waits for devices: see the notes.';
+  return 'No claim waits for devices.';
+}
+
+// noHolder is the text of a GPU without claims.
+export const noHolder = ({ connected, reading, notes }) => (connected && !reading?.length && !notes?.length
+  ? 'No claim has it.' : 'No claim that the page has read has it.');

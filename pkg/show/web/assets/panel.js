@@ -3,7 +3,7 @@
 import { address, byId, el } from './dom.js';
 import { bar } from './bar.js';
 import { ofNamespace } from './colours.js';
-import { age, bytes, model, part, plural } from './format.js';
+import { age, bytes, model, noHolder, part, plural } from './format.js';
 import { state } from './model.js';
 import { fill } from './why.js';
 
@@ -28,7 +28,7 @@ function gpu(nodeName, name) {
         ['Node', el('a', { href: address('node', g.node) }, g.node)], ['Model', model(g.product)], ['Memory', g.memoryBytes && bytes(g.memoryBytes)],
         ['Free slices', slices], ['PCI address', g.pciAddress], ['UUID', g.uuid],
         ['Taints', g.taints?.map((t) => `${t.key}=${t.value ?? ''}:${t.effect}`).join(', ')]),
-      el('h3', {}, 'Held by'), holders.length > 0 ? el('ul', { class: 'holders' }, holders) : el('p', { class: 'muted' }, 'No claim has it.'),
+      el('h3', {}, 'Held by'), holders.length > 0 ? el('ul', { class: 'holders' }, holders) : el('p', { class: 'muted' }, noHolder({ connected: state.connected, ...state.status })),
     ],
   };
 }

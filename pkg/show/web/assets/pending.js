@@ -1,8 +1,8 @@
 // The view of the claims that wait, with the reason of each.
 
 import { address, el } from './dom.js';
-import { age, plural } from './format.js';
-import { keyOf, matches } from './model.js';
+import { age, noneWaiting, plural } from './format.js';
+import { keyOf, matches, state } from './model.js';
 import { fill } from './why.js';
 
 const most = 50;
@@ -22,7 +22,8 @@ export class PendingList {
   }
 
   set(claims, words) {
-    const all = claims.filter((c) => c.state === 'pending' && matches(c.text, words));
+    const waiting = claims.filter((c) => c.state === 'pending');
+    const all = waiting.filter((c) => matches(c.text, words));
     const shown = all.slice(0, most);
     const keep = new Set(shown.map(keyOf));
     for (const [key, card] of this.cards) {
@@ -39,7 +40,9 @@ export class PendingList {
       if (this.body.children[i] !== card) this.body.insertBefore(card, this.body.children[i] ?? null);
     });
     if (all.length !== shown.length || all.length === 0) {
-      this.rest = el('p', { class: 'empty' }, all.length === 0 ? 'No claim waits for devices.' : `${plural(all.length - most, 'more claim')}: a search shows them.`);
+      const { connected, status } = state;
+      this.rest = el('p', { class: 'empty' }, all.length === 0 ? noneWaiting({ waiting: waiting.length, connected, ...status })
+        : `${plural(all.length - most, 'more claim')}: a search shows them.`);
       this.body.append(this.rest);
     }
     return { found: all.length };
