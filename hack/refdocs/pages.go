@@ -189,6 +189,11 @@ func healthPage() string {
 		}
 		row(&b, code(s.Name), s.Cause, devices, claim, s.Remedy)
 	}
+	b.WriteString("\n`ADDRESS` stands for the GPU's PCI address, which Events and `kubectl gpu doctor` print.\n\n## Other states\n\n" +
+		"Values of the same taint that are no faults of the GPU.\n\n| state | cause | what to do |\n| --- | --- | --- |\n")
+	for _, s := range resourceslices.States {
+		row(&b, code(s.Name), s.Cause, s.Remedy)
+	}
 	b.WriteString("\n## Advice\n\nConditions of a GPU that works. They cause no taint. `gpu_dra_device_health` has them as states.\n\n" +
 		"| state | cause | what to do |\n| --- | --- | --- |\n")
 	for _, s := range health.Advices {

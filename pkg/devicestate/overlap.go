@@ -191,7 +191,7 @@ func (e *Engine) refuseFaulty(p plan.Plan) error {
 		for _, f := range g.Faults {
 			if state, ok := health.Lookup(f.State); ok && !state.Usable {
 				return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceNotReady, errors.New(f.Cause),
-					state.Remedy+". Delete the pod and its claim to run it elsewhere")
+					state.RemedyFor(address)+". Delete the pod and its claim to run it elsewhere")
 			}
 		}
 	}

@@ -17,6 +17,7 @@ package health
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -41,7 +42,7 @@ type State struct {
 	Name string
 	// Cause is the driver's report.
 	Cause string
-	// Remedy is the next step of an administrator, without a period at the end.
+	// Remedy is the next step of an administrator, without a period at the end. ADDRESS stands for the GPU's PCI address.
 	Remedy string
 	// GroupsOnly means that the GPU works, but not together with others.
 	GroupsOnly bool
@@ -60,9 +61,9 @@ var States = []State{
 	{Name: busReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
 		Remedy: "delete the pods on the GPU and reboot the node, or reset the bus with the board's tools"},
 	{Name: DrainReset, Cause: "the driver asks for a reset of the GPU after its work has ended",
-		Remedy: "let the pods on the GPU end, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
+		Remedy: "let the pods on the GPU end, then run on the node: nvidia-smi -r -i ADDRESS"},
 	{Name: Reset, Cause: "the driver asks for a reset of the GPU",
-		Remedy: "delete the pods on the GPU, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
+		Remedy: "delete the pods on the GPU, then run on the node: nvidia-smi -r -i ADDRESS"},
 	{Name: Memory, Cause: "a faulty row of the GPU's memory could not be replaced",
 		Remedy: "replace the board", Usable: true},
 	{Name: Named, Cause: "the GPU reported an XID of the setting health.taintXIDs",
@@ -71,6 +72,14 @@ var States = []State{
 		Remedy: "check the node's disk and the GPU, then clear the fault by kubectl gpu clear, or reboot the node", Usable: true, NeverEvicts: true},
 	{Name: DrainP2P, Cause: "the driver asks to end peer-to-peer work on the GPU",
 		Remedy: "delete the pods that use several GPUs, this one among them", GroupsOnly: true, Usable: true},
+}
+
+// RemedyFor returns the remedy with the PCI address of a GPU, if it is known.
+func (s State) RemedyFor(pciAddress string) string {
+	if pciAddress == "" {
+		return s.Remedy
+	}
+	return strings.ReplaceAll(s.Remedy, "ADDRESS", pciAddress)
 }
 
 // Lookup returns a state by its name. ok is false for a state that is not about a GPU's health.

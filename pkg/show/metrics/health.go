@@ -29,12 +29,17 @@ type healthCollector struct {
 }
 
 func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
-	describe(out, deviceHealth, recoveryAction, eccErrors, remappedRows)
+	describe(out, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows)
 }
 
 // Collect implements prometheus.Collector. A GPU that cannot be read has its state only.
 func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 	s := c.scans.Snapshot()
+	loaded := 0.0
+	if s.Driver.Version != "" {
+		loaded = 1
+	}
+	driverLoaded.send(out, loaded)
 	for _, g := range s.GPUs {
 		for _, state := range states(g) {
 			deviceHealth.send(out, 1, g.UUID, state)

@@ -362,6 +362,8 @@ var (
 		"XIDs of a GPU while a claim was prepared on it. xid is other for those that are not in NVIDIA's catalogue."}
 	deviceHealth = Entry{"gpu_dra_device_health", "gauge", []string{"uuid", "state"},
 		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or unreadable. Absent before the first scan."}
+	driverLoaded = Entry{"gpu_dra_nvidia_driver_loaded", "gauge", nil,
+		"1 if the last scan found NVIDIA's driver; 0 if none is loaded, or it has not answered since the plugin's start."}
 	recoveryAction = Entry{"gpu_dra_device_recovery_action", "gauge", []string{"uuid"},
 		"NVML's number of the driver's recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX domain, 6 bus reset, 7 system reboot. Absent with drivers before R570."}
 	eccErrors = Entry{"gpu_dra_device_ecc_errors_total", "counter", []string{"uuid", "type"},
@@ -382,7 +384,7 @@ var (
 func Catalogue() []Entry {
 	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
-		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, recoveryAction, eccErrors, remappedRows,
+		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
 		devicePluginGPUs, stuckPartitions, migHolders, buildInfo,
 	})
 	slices.SortFunc(all, byName)

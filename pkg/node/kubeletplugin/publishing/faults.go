@@ -59,7 +59,7 @@ func (n *Node) advise(s gpu.Snapshot) {
 			known, _ := health.Advised(a.State)
 			n.o.Reports.Report(&claimerror.Error{
 				Reason: claimerror.DeviceDegraded, Attempt: "health check", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
-				Cause: errors.New(a.Cause), Remedy: known.Remedy,
+				Cause: errors.New(a.Cause), Remedy: known.RemedyFor(g.PCIAddress),
 			})
 		}
 	}

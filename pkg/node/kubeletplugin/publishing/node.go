@@ -210,7 +210,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		state, _ := health.Lookup(worst.State)
 		if _, unavailable := conditions[g.PCIAddress]; !unavailable || !state.GroupsOnly {
 			conditions[g.PCIAddress] = resourceslices.Condition{
-				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.Remedy,
+				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.RemedyFor(g.PCIAddress),
 			}
 		}
 	}

@@ -184,7 +184,7 @@ func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
 			}
 			state, ok := health.Lookup(worst.State)
 			if ok && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
-				f.Devices[d.Name] = reporting.Fault{Cause: worst.Cause, Remedy: state.Remedy}
+				f.Devices[d.Name] = reporting.Fault{Cause: worst.Cause, Remedy: state.RemedyFor(d.PCIAddress)}
 			}
 		}
 		if len(f.Devices) > 0 {
