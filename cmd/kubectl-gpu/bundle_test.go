@@ -64,7 +64,7 @@ func TestBundle_Cluster_FilesWithoutSecrets(t *testing.T) {
 	e := supported(t)
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
 	code, out, errOut := e.kubectl("bundle", "-f", file)
-	if code != 0 || out != "" || !strings.Contains(errOut, "wrote "+file+": 18 files; ") {
+	if code != 0 || out != "" || !strings.Contains(errOut, "wrote "+file+": 19 files; ") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, out, errOut)
 	}
 	data, err := os.ReadFile(file)
@@ -74,7 +74,8 @@ func TestBundle_Cluster_FilesWithoutSecrets(t *testing.T) {
 	names, contents := unpack(t, data)
 	if diff := cmp.Diff([]string{
 		"versions.txt", "doctor.txt", "layout.txt", "ls.txt", "slices.txt", "claims.txt", "top.txt", "top-claims.txt",
-		"objects/deviceclasses.yaml", "objects/devicetaintrules.yaml", "objects/resourceclaims.yaml", "objects/system/pods.yaml",
+		"objects/deviceclasses.yaml", "objects/devicetaintrules.yaml", "objects/resourceclaims.yaml",
+		"objects/validatingwebhookconfigurations.yaml", "objects/system/pods.yaml",
 		"logs/system/plugin/gpus-previous.log", "logs/system/plugin/gpus.log", "metrics/system/plugin.txt",
 		"objects/nodes.yaml", "objects/resourceslices.yaml", "missing.txt",
 	}, names); diff != "" {

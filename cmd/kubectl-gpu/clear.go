@@ -37,7 +37,7 @@ func newClear(f *factory) *cobra.Command {
 	c.Args = needDevice
 	c.ValidArgsFunction = f.completeGPUs
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		o, err := f.load(ctx, want{pods: true, podLabels: view.PluginSelector})
+		o, err := f.load(ctx, want{needSlices: true, pods: true, podLabels: view.PluginSelector})
 		if err != nil {
 			return err
 		}

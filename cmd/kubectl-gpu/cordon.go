@@ -69,7 +69,7 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
 		}
-		o, err := f.load(ctx, want{claims: true})
+		o, err := f.load(ctx, want{claims: true, needSlices: true})
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (f *factory) completeNodes(c *cobra.Command, _ []string, _ string) ([]strin
 func (f *factory) complete(c *cobra.Command, names func(view.Node) []string) (out []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
-	o, err := f.load(ctx, want{})
+	o, err := f.load(ctx, want{needSlices: true})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -22,7 +22,9 @@ func newDoctor(f *factory) *cobra.Command {
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
 			"part, ResourceQuotas with holes, a device plugin beside the driver, dcgm-exporter twice.\n" +
-			"Exit code 0: all is well. 1: a warning, or an error of the command. 2: a problem, or an invalid command line.",
+			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
+			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +
+			"2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
@@ -35,7 +37,7 @@ func newDoctor(f *factory) *cobra.Command {
 		var rows []record
 		worst := 0
 		for i, one := range view.Findings(all.Diagnosis, args) {
-			worst = max(worst, slices.Index([]view.Level{view.Info, view.Warning, view.Problem}, one.Level))
+			worst = max(worst, one.Level.Weight())
 			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one, cells: []any{string(one.Level), one.Subject, one.Message}})
 		}
 		if err := o.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
@@ -51,7 +53,7 @@ func newDoctor(f *factory) *cobra.Command {
 
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
-	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true})
+	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true, webhooks: true})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,8 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, erro
 	measured := scrape(ctx, o.client, plugins, nodeOf)
 	o.Plugins, o.Unmeasured = measured.samples, measured.missing
 	if len(nodes) == 0 {
-		o.Controllers = scrape(ctx, o.client, view.ControllerPods(o.Pods), nameOf).samples
+		controllers := scrape(ctx, o.client, view.ControllerPods(o.Pods), nameOf)
+		o.Controllers, o.UnmeasuredControllers = controllers.samples, controllers.missing
 	}
 	o.ServerVersion, o.ServerVersionError = serverVersion(ctx, o.client)
 	return o, nil

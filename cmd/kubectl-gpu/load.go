@@ -25,11 +25,12 @@ import (
 
 // want selects the objects to read.
 type want struct {
-	claims, classes, nodes, pods, rules, quotas bool
+	claims, classes, nodes, pods, rules, quotas, webhooks bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
-	// noSlices leaves the slices out.
-	noSlices bool
+	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change something
+	// or have nothing else to show.
+	noSlices, needSlices bool
 	// nodeLabels and podLabels select nodes and pods.
 	nodeLabels, podLabels string
 }
@@ -68,8 +69,7 @@ func (f *factory) clients() (*kubernetes.Clientset, *dynamic.DynamicClient, erro
 	return client, dyn, nil
 }
 
-// load reads the objects side by side, within the context's time. A missing right is not an error but for ResourceSlices.
-// It prints what it could not see.
+// load reads the objects side by side, within the context's time. A missing right is not an error. It prints what it could not see.
 func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	client, dyn, err := f.clients()
 	if err != nil {
@@ -96,12 +96,15 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	start(w.quotas, l.loadQuotas)
 	start(w.quotas, l.loadBudgets)
 	start(w.pods, l.loadPods)
+	start(w.webhooks, l.loadWebhooks)
 	start(w.nodes || w.nodeLabels != "", l.loadNodes)
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	l.out.SeenClaims, l.out.SeenClasses = !l.forbidden["ResourceClaims"], !l.forbidden["DeviceClasses"]
 	l.out.SeenRules = !l.forbidden["DeviceTaintRules"]
+	l.out.UnreadSlices, l.out.SeenWebhooks = l.forbidden["ResourceSlices"], !l.forbidden["ValidatingWebhookConfigurations"]
+	l.out.UnreadQuotas = l.forbidden["ResourceQuotas"]
 	l.out.SeenNodes, l.out.SeenPods = !l.forbidden["Nodes"], !l.forbidden["Pods"]
 	for _, text := range l.out.Unseen {
 		fmt.Fprintln(f.ErrOut, "note: "+text)
@@ -152,7 +155,29 @@ func (l *loader) loadSlices(ctx context.Context) error {
 		}
 		return nil
 	})
+	if apierrors.IsForbidden(err) && !l.needSlices {
+		return l.unseen(err, "ResourceSlices", "only GPUs that claims have are shown, and not their models, memory and health")
+	}
 	return slicesError(err)
+}
+
+// loadWebhooks reads the webhooks of the driver, which are named after it.
+func (l *loader) loadWebhooks(ctx context.Context) error {
+	list, err := l.out.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // A small API server has none.
+	}
+	if err != nil {
+		return l.unseen(err, "ValidatingWebhookConfigurations", "the policy of webhooks is not checked")
+	}
+	for _, c := range list.Items {
+		for _, w := range c.Webhooks {
+			if strings.HasSuffix(w.Name, "."+l.out.Driver) {
+				l.out.Webhooks = append(l.out.Webhooks, w)
+			}
+		}
+	}
+	return nil
 }
 
 func slicesError(err error) error {

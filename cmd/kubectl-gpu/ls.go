@@ -24,9 +24,10 @@ func newLs(f *factory) *cobra.Command {
 		Short: "List GPUs, their use, health and holders",
 		Long: "List the GPUs of the cluster, or of some nodes: model, memory, use, health, and the claims that hold them.\n" +
 			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
-			"external (it has partitions that no claim holds) or unpublished (a claim has it, but no slice does).",
+			"external (it has partitions that no claim holds), unpublished (a claim has it, but no slice does) or unread (a claim has it,\n" +
+			"and you may not list slices).",
 		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
-	}, func(o *output, nodes []view.Node) error {
+	}, func(o *output, all *objects, nodes []view.Node) error {
 		var rows []record
 		for _, n := range nodes {
 			for _, g := range n.GPUs {
@@ -34,14 +35,14 @@ func newLs(f *factory) *cobra.Command {
 			}
 		}
 		const columns = "NODE,GPU,MODEL,MEMORY,USE,HEALTH,HOLDERS,+FREE SLICES,+FRAGMENTED,+UUID"
-		return o.print("GPU", columns, rows, "No GPUs of driver "+f.driver+" found.")
+		return o.print("GPU", columns, rows, all.noGPUs())
 	})
 	c.AddCommand(newLsPods(f))
 	return c
 }
 
 // newNodes completes a command that shows nodes: those with the names and labels that the user gives.
-func (f *factory) newNodes(c *cobra.Command, show func(*output, []view.Node) error) *cobra.Command {
+func (f *factory) newNodes(c *cobra.Command, show func(*output, *objects, []view.Node) error) *cobra.Command {
 	var labels string
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
@@ -55,7 +56,7 @@ func (f *factory) newNodes(c *cobra.Command, show func(*output, []view.Node) err
 		if err != nil {
 			return err
 		}
-		return show(o, nodes)
+		return show(o, all, nodes)
 	})
 	return c
 }
@@ -69,7 +70,7 @@ func gpuRow(g view.GPU) record {
 	return record{
 		name: g.Node + "/" + g.Name, object: g,
 		cells: []any{
-			g.Node, g.Name, strings.TrimPrefix(g.Product, "NVIDIA "), size(g.MemoryBytes), g.Summary(), g.Condition(),
+			g.Node, g.Name, cmp.Or(strings.TrimPrefix(g.Product, "NVIDIA "), "-"), size(g.MemoryBytes), g.Summary(), g.Condition(),
 			cmp.Or(strings.Join(g.Holders(), ","), "-"), free, fragmented, cmp.Or(g.UUID, "-"),
 		},
 	}
@@ -88,6 +89,9 @@ func (f *factory) selected(o *objects, names []string, labels string) ([]view.No
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(n view.Node) bool { return n.Name == name }) {
+			if o.UnreadSlices {
+				return nil, fmt.Errorf("node %q: no claim has a GPU of it, and its ResourceSlices were not read", name)
+			}
 			return nil, fmt.Errorf("node %q publishes no devices of driver %s", name, f.driver)
 		}
 	}
@@ -98,6 +102,14 @@ func (f *factory) selected(o *objects, names []string, labels string) ([]view.No
 	return slices.DeleteFunc(all, func(n view.Node) bool {
 		return len(names) > 0 && !slices.Contains(names, n.Name) || labels != "" && !labelled.Has(n.Name)
 	}), nil
+}
+
+// noGPUs is the text of an empty list.
+func (o *objects) noGPUs() string {
+	if o.UnreadSlices {
+		return "No claim that was read has a GPU of driver " + o.Driver + "; GPUs without claims are not known."
+	}
+	return "No GPUs of driver " + o.Driver + " found."
 }
 
 func size(bytes int64) string {
@@ -116,7 +128,7 @@ func newLayout(f *factory) *cobra.Command {
 			"Fragmentation is the share of the free slices that the largest free device cannot use.\n" +
 			"Colours appear only on a terminal, and not if NO_COLOR is set.",
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
-	}, func(o *output, nodes []view.Node) error {
+	}, func(o *output, all *objects, nodes []view.Node) error {
 		if o.table() && len(nodes) > 0 {
 			for _, n := range nodes {
 				fmt.Fprint(f.Out, view.Drawing{Width: f.width(), Colours: f.colours()}.Node(n))
@@ -127,6 +139,6 @@ func newLayout(f *factory) *cobra.Command {
 		for _, n := range nodes {
 			rows = append(rows, record{name: n.Name, object: n})
 		}
-		return o.print("Node", "", rows, "No GPUs of driver "+f.driver+" found.")
+		return o.print("Node", "", rows, all.noGPUs())
 	})
 }

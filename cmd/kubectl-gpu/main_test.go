@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -55,6 +56,7 @@ const (
 	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
 	rulesPath   = "/apis/resource.k8s.io/v1/devicetaintrules"
 	nodesPath   = "/api/v1/nodes"
+	hooksPath   = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 	podsPath    = "/api/v1/pods"
 )
 
@@ -77,6 +79,7 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 	e := &env{t: t, boards: boards, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, annotations: map[string]map[string]string{}, lists: map[string]any{
 		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
 		classesPath: resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}}},
+		hooksPath:   admissionv1.ValidatingWebhookConfigurationList{},
 		"/version":  `{"gitVersion":"v1.37.1"}`,
 	}}
 	server := httptest.NewServer(http.HandlerFunc(e.serve))
@@ -119,6 +122,9 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 		list = l
 	case corev1.PodList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}
+		list = l
+	case admissionv1.ValidatingWebhookConfigurationList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "ValidatingWebhookConfigurationList", APIVersion: "admissionregistration.k8s.io/v1"}
 		list = l
 	case corev1.NodeList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}
@@ -255,6 +261,30 @@ func (e *env) uuid(device string) string {
 	return ""
 }
 
+// webhooks installs the chart's webhook, another program's, and sets the policy for a controller that is away.
+func (e *env) webhooks(policy admissionv1.FailurePolicyType) {
+	e.lists[hooksPath] = admissionv1.ValidatingWebhookConfigurationList{Items: []admissionv1.ValidatingWebhookConfiguration{
+		{Webhooks: []admissionv1.ValidatingWebhook{{Name: "parameters." + slicetest.Driver, FailurePolicy: &policy}, {Name: "policy.example.com"}}},
+	}}
+}
+
+// taint marks the devices of a GPU as unhealthy.
+func (e *env) taint(gpu, value string) {
+	all := e.lists[slicesPath].(resourceapi.ResourceSliceList)
+	for _, s := range all.Items {
+		for i := range s.Spec.Devices {
+			if d := &s.Spec.Devices[i]; strings.HasPrefix(d.Name, gpu) {
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
+			}
+		}
+	}
+}
+
+func unready(p corev1.Pod) corev1.Pod {
+	p.Status.Conditions = nil
+	return p
+}
+
 // runtime sets the container runtime of node n1.
 func (e *env) runtime(version string) {
 	e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
@@ -314,6 +344,7 @@ func TestRun_BadInput_SentenceAndExitCode(t *testing.T) {
 	good := start(t, map[string]string{"n1": "hgx-h100"})
 	blind := start(t, map[string]string{"n1": "hgx-h100"})
 	blind.forbidden[slicesPath] = true
+	blind.lists[nodesPath], blind.lists[podsPath] = corev1.NodeList{}, corev1.PodList{}
 	old := start(t, nil)
 	delete(old.lists, slicesPath)
 	at := func(url string) *env { return &env{t: t, kubeconfig: kubeconfig(t, url)} }
@@ -323,21 +354,26 @@ func TestRun_BadInput_SentenceAndExitCode(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		"server hangs":         {at(hangs.URL), []string{"ls", "--request-timeout=100ms"}, 1, "did not answer in time"},
-		"no server":            {at(closed.URL), []string{"ls"}, 1, "no API server listens there"},
-		"no kubeconfig":        {&env{t: t, kubeconfig: "/nonexistent"}, []string{"ls"}, 1, "kubeconfig"},
-		"no such context":      {good, []string{"ls", "--context=absent"}, 1, "absent"},
-		"no right to slices":   {blind, []string{"ls"}, 1, "ResourceSlices"},
-		"old server":           {old, []string{"ls"}, 1, "Kubernetes 1.34"},
-		"no such command":      {good, []string{"frobnicate"}, 2, "frobnicate"},
-		"no such flag":         {good, []string{"ls", "--frobnicate"}, 2, "frobnicate"},
-		"no such format":       {good, []string{"ls", "-o", "xml"}, 2, "xml"},
-		"no such node":         {good, []string{"ls", "ñandú"}, 1, "ñandú"},
-		"timeout without unit": {good, []string{"ls", "--request-timeout=soon"}, 2, "timeout"},
-		"cordon nothing":       {good, []string{"cordon"}, 2, "a device is missing"},
-		"cordon unknown GPU":   {good, []string{"cordon", "n1/gpu-0000-ff-00-0"}, 1, "publishes no device"},
-		"cordon Unicode":       {good, []string{"cordon", "n1/gpü"}, 1, "does not belong"},
-		"driver without GPUs":  {good, []string{"ls", "--driver-name=other.example.com"}, 0, "No GPUs"},
+		"server hangs":          {at(hangs.URL), []string{"ls", "--request-timeout=100ms"}, 1, "did not answer in time"},
+		"no server":             {at(closed.URL), []string{"ls"}, 1, "no API server listens there"},
+		"no kubeconfig":         {&env{t: t, kubeconfig: "/nonexistent"}, []string{"ls"}, 1, "kubeconfig"},
+		"no such context":       {good, []string{"ls", "--context=absent"}, 1, "absent"},
+		"no right to slices":    {blind, []string{"slices"}, 1, "ResourceSlices"},
+		"cordon without slices": {blind, []string{"cordon", "n1/gpu-0000-1b-00-0"}, 1, "ResourceSlices"},
+		"pack without slices":   {blind, []string{"pack", "--for", "4"}, 1, "ResourceSlices"},
+		"ls without slices":     {blind, []string{"ls"}, 0, "No claim that was read has a GPU of driver gpu.nvidia.com; GPUs without claims are not known."},
+		"node without slices":   {blind, []string{"ls", "n1"}, 1, "no claim has a GPU of it, and its ResourceSlices were not read"},
+		"quota without slices":  {blind, []string{"quota", "-A"}, 0, "the use of namespaces without one is not known"},
+		"old server":            {old, []string{"ls"}, 1, "Kubernetes 1.34"},
+		"no such command":       {good, []string{"frobnicate"}, 2, "frobnicate"},
+		"no such flag":          {good, []string{"ls", "--frobnicate"}, 2, "frobnicate"},
+		"no such format":        {good, []string{"ls", "-o", "xml"}, 2, "xml"},
+		"no such node":          {good, []string{"ls", "ñandú"}, 1, "ñandú"},
+		"timeout without unit":  {good, []string{"ls", "--request-timeout=soon"}, 2, "timeout"},
+		"cordon nothing":        {good, []string{"cordon"}, 2, "a device is missing"},
+		"cordon unknown GPU":    {good, []string{"cordon", "n1/gpu-0000-ff-00-0"}, 1, "publishes no device"},
+		"cordon Unicode":        {good, []string{"cordon", "n1/gpü"}, 1, "does not belong"},
+		"driver without GPUs":   {good, []string{"ls", "--driver-name=other.example.com"}, 0, "No GPUs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := c.env.kubectl(c.args...)
@@ -363,6 +399,38 @@ func TestLs_RightsMissing_ShowsTheRest(t *testing.T) {
 		if !strings.Contains(errOut, note) {
 			t.Errorf("stderr lacks %q: %q", note, errOut)
 		}
+	}
+}
+
+// TestRun_NoRightToSlices_ShowsTheClaims has a user of `view` without the chart's ClusterRole.
+func TestRun_NoRightToSlices_ShowsTheClaims(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		out  string
+		not  []string
+	}{
+		"ls":     {[]string{"ls"}, "n1     gpu-0000-43-00-0   -       -        unread   unknown   team-a/mine", []string{"unpublished", " ok "}},
+		"layout": {[]string{"layout"}, "team-a/mine", []string{"unpublished"}},
+		"claims": {[]string{"claims", "-A"}, "mine", []string{"gpu-0000-43-00-0!"}},
+		"pods":   {[]string{"ls", "pods", "-A"}, "mine", nil},
+		"doctor": {[]string{"doctor"}, "not checked   ResourceSlices   you may not list them in all namespaces, so these were not looked at: the GPUs of nodes",
+			[]string{"no node publishes", "no slice publishes", "GPUs cannot be shared", "cannot share", "slices exist", "0 GPUs", "1 GPUs"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, map[string]string{"n1": "hgx-h100"}, claim("team-a", "mine", device("n1", "gpu-0000-43-00-0")))
+			e.forbidden[slicesPath] = true
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+			e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{driverPod("plugin", "kubelet-plugin", "plugin:1"), driverPod("controller", "controller", "controller:1")}}
+			_, out, errOut := e.kubectl(c.args...)
+			if !strings.Contains(out, c.out) || !strings.Contains(errOut, "note: you may not list ResourceSlices: only GPUs that claims have are shown") {
+				t.Errorf("stderr %q, stdout:\n%s", errOut, out)
+			}
+			for _, text := range c.not {
+				if strings.Contains(out, text) {
+					t.Errorf("%q in\n%s", text, out)
+				}
+			}
+		})
 	}
 }
 
@@ -496,12 +564,48 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		code   int
 		says   string
 	}{
-		"all is well":          {nil, nil, healthy, 0, "plugin:1"},
-		"no plugin":            {nil, nil, healthy[1:], 2, "no plugin runs here"},
-		"no controller":        {nil, nil, healthy[:1], 1, "no pod of the controller"},
-		"two exporters":        {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},
-		"claim without pod":    {nil, []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "leak"}, Status: resourceapi.ResourceClaimStatus{Allocation: claim("", "", device("n1", "gpu-0000-1b-00-0")).Status.Allocation}}}, healthy, 1, "no pod uses them"},
-		"device not published": {nil, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-ff-00-0"))}, healthy, 2, "no slice publishes"},
+		"all is well":               {nil, nil, healthy, 0, "plugin:1"},
+		"no plugin":                 {nil, nil, healthy[1:], 2, "no plugin runs here"},
+		"no controller, no webhook": {nil, nil, healthy[:1], 1, "no pod of the controller exists: no webhook reviews claims"},
+		"no controller": {func(e *env) { e.webhooks("Fail") }, nil, healthy[:1], 2,
+			"no pod of the controller exists: the API server refuses objects that the webhooks parameters.gpu.nvidia.com review, such as claims with this driver's parameters"},
+		"no controller, webhook that is ignored": {func(e *env) { e.webhooks("Ignore") }, nil, healthy[:1], 1, "claims are created without a review (failurePolicy Ignore)"},
+		"no controller, no right to webhooks": {func(e *env) { e.forbidden[hooksPath] = true }, nil, healthy[:1], 2,
+			"the API server refuses claims with this driver's parameters, unless the chart value webhook.failurePolicy is Ignore"},
+		"controller not ready": {func(e *env) { e.webhooks("Fail") }, nil, []corev1.Pod{healthy[0], unready(healthy[1])}, 2,
+			"none of 1 pods is ready (system/controller): the API server refuses objects"},
+		"webhook not tested": {func(e *env) {
+			e.webhooks("Fail")
+			e.metrics("controller", "gpu_dra_cluster_nodes 1\n")
+		}, nil, healthy, 1, "whether the API server reaches the webhook was not tested yet"},
+		"webhook, no right to the proxy": {func(e *env) {
+			e.webhooks("Fail")
+			e.forbidden[proxyPath("controller")] = true
+		}, nil, healthy, 1, "whether the API server reaches the webhook was not read: you may not get the subresource pods/proxy"},
+		"driver unloaded, nothing published": {func(e *env) {
+			e.lists[slicesPath] = resourceapi.ResourceSliceList{}
+			e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 0\n")
+		}, nil, healthy, 2, "the plugin system/plugin runs, but publishes no GPU. No NVIDIA driver is loaded. If the node has a GPU: load the driver"},
+		"driver unloaded under a claim": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 0\n")
+		}, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-1b-00-0"))}, healthy, 2, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have"},
+		"no GPU, driver loaded": {func(e *env) {
+			e.lists[slicesPath] = resourceapi.ResourceSliceList{}
+			e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 1\n")
+		}, nil, healthy, 2, "NVIDIA's driver is loaded. If the node has a GPU: kubectl -n system logs plugin"},
+		"plugin and slices gone": {func(e *env) {
+			e.lists[slicesPath] = resourceapi.ResourceSliceList{}
+		}, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-1b-00-0"))}, healthy[1:], 2,
+			"no plugin runs here, and the node has no slices, but claims have 1 of its GPUs: their pods cannot end. Start the plugin"},
+		"lost GPU under a pod": {func(e *env) { e.taint("gpu-0000-43-00-0", "lost") },
+			[]resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-43-00-0"))}, healthy, 2,
+			"problem   n1/gpu-0000-43-00-0   unhealthy: lost: the GPU has fallen off the bus. Claims that have it: a/b. To recover: drain the node"},
+		"lost GPU that is free": {func(e *env) { e.taint("gpu-0000-43-00-0", "lost") }, nil, healthy, 1, "warning   n1/gpu-0000-43-00-0   unhealthy: lost"},
+		"GPU to reset":          {func(e *env) { e.taint("gpu-0000-43-00-0", "reset") }, nil, healthy, 1, "run on the node: nvidia-smi -r -i 0000:43:00.0"},
+		"absent GPU":            {func(e *env) { e.taint("gpu-0000-43-00-0", "absent") }, nil, healthy, 1, "NVIDIA's driver no longer lists it"},
+		"two exporters":         {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},
+		"claim without pod":     {nil, []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "leak"}, Status: resourceapi.ResourceClaimStatus{Allocation: claim("", "", device("n1", "gpu-0000-1b-00-0")).Status.Allocation}}}, healthy, 1, "no pod uses them"},
+		"device not published":  {nil, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-ff-00-0"))}, healthy, 2, "no slice publishes"},
 		"GPU handed out by both": {func(e *env) {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
 				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
@@ -564,18 +668,20 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"no right to the proxy": {func(e *env) {
 			e.metrics("plugin", "")
 			e.forbidden[proxyPath("plugin")] = true
-		}, nil, healthy, 0, "you may not get the subresource pods/proxy in namespace system"},
+		}, nil, healthy, 1, "not checked   n1           the NVIDIA driver, records, publishing and advice about GPUs: you may not get the subresource pods/proxy in namespace system"},
 		"runtime without CDI":  {func(e *env) { e.runtime("containerd://1.6.30") }, nil, healthy, 2, "containerd 1.6.30 cannot read CDI specs"},
 		"runtime with CDI off": {func(e *env) { e.runtime("containerd://1.7.2") }, nil, healthy, 1, "enable_cdi"},
-		"versions":             {func(e *env) { e.runtime("containerd://2.3.7") }, nil, healthy, 0, "2 GPUs, NVIDIA driver "},
+		"versions":             {func(e *env) { e.runtime("containerd://2.3.7") }, nil, healthy, 0, "2 GPUs in slices, NVIDIA driver "},
 		"no rights to pods": {func(e *env) {
 			e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/team-a/pods"] = true, true
-		}, nil, nil, 0, "shared counters: yes"},
+		}, nil, nil, 1, "not checked   Pods      you may not list them in all namespaces, so these were not looked at: the controller, its webhook, the plugins"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, map[string]string{"n1": "hgx-h100"}, c.claims...)
 			e.lists[podsPath] = corev1.PodList{Items: c.pods}
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+			e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 1\n")
+			e.metrics("controller", "gpu_dra_cluster_nodes 1\n")
 			if c.change != nil {
 				c.change(e)
 			}

@@ -143,7 +143,7 @@ type look struct {
 func (p *packCommand) look(ctx context.Context, args []string, usage bool) (*look, error) {
 	ctx, cancel := p.bounded(ctx, defaultTimeout)
 	defer cancel()
-	o, err := p.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, allDrivers: true})
+	o, err := p.load(ctx, want{needSlices: true, claims: true, classes: true, nodes: true, pods: true, rules: true, allDrivers: true})
 	if err != nil {
 		return nil, err
 	}

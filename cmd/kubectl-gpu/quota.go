@@ -46,6 +46,11 @@ func newQuota(f *factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		empty := s.none("GPU budgets or claims of driver " + f.driver)
+		if all.UnreadSlices {
+			empty = "No GPU budgets found; the use of namespaces without one is not known."
+			fmt.Fprintln(f.ErrOut, "note: the use of namespaces without a GPU budget is not shown, because it needs ResourceSlices")
+		}
 		var rows []record
 		for _, q := range view.Quotas(ctx, all.Objects, all.Classes, all.Budgets) {
 			if !s.all && q.Namespace != s.namespace {
@@ -62,7 +67,7 @@ func newQuota(f *factory) *cobra.Command {
 				q.Namespace, q.Limit, cmp.Or(q.Model, "*"), amount(q.Limit, q.Used), hard, ratio,
 			}})
 		}
-		return o.print("Quota", "NAMESPACE,LIMIT,MODEL,USED,HARD,USE", rows, s.none("GPU budgets or claims of driver "+f.driver))
+		return o.print("Quota", "NAMESPACE,LIMIT,MODEL,USED,HARD,USE", rows, empty)
 	})
 	return c
 }
@@ -78,7 +83,7 @@ func amount(limit string, n float64) string {
 // printEntries prints a ResourceQuota with all classes. It prints nothing if it cannot read the classes and the limits: an
 // entry of 0 in place of a limit would refuse all claims.
 func (f *factory) printEntries(ctx context.Context, namespace string) error {
-	all, err := f.load(ctx, want{classes: true})
+	all, err := f.load(ctx, want{needSlices: true, classes: true})
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func TestDoctor_ResourceQuotaWithHoles_Warns(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	e.forbidden[quotasPath] = true
-	if code, out, _ := e.kubectl("doctor"); code != 0 || strings.Contains(out, want) {
+	if code, out, _ := e.kubectl("doctor"); code != 1 || strings.Contains(out, want) || !strings.Contains(out, "not checked   ResourceQuotas") {
 		t.Errorf("without the right to list quotas: exit code %d:\n%s", code, out)
 	}
 }

@@ -52,7 +52,7 @@ func newSlices(f *factory) *cobra.Command {
 		}
 		ctx, cancel := f.bounded(c.Context(), defaultTimeout)
 		defer cancel()
-		all, err := f.load(ctx, want{})
+		all, err := f.load(ctx, want{needSlices: true})
 		if err != nil {
 			return err
 		}

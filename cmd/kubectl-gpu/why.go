@@ -288,7 +288,7 @@ func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects 
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
 	g.cluster.ServerVersion, g.cluster.ServerVersionError = serverVersion(ctx, g.client)
 	unread := &g.cluster.Unread
-	unread.Classes, unread.Claims, unread.Rules = !o.SeenClasses, !o.SeenClaims, !o.SeenRules
+	unread.Slices, unread.Classes, unread.Claims, unread.Rules = o.UnreadSlices, !o.SeenClasses, !o.SeenClaims, !o.SeenRules
 	m.AddTo(g.cluster)
 	for _, s := range subjects {
 		if s.Pod == nil {

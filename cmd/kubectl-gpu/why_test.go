@@ -66,6 +66,7 @@ func TestWhy_RightMissing_SaysWhatWasNotRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		forbidden, subject, out string
 	}{
+		"slices":    {slicesPath, "p", "pod team-a/p: undecided, because ResourceSlices could not be read."},
 		"classes":   {classesPath, "p", "pod team-a/p: undecided, because DeviceClasses could not be read."},
 		"claims":    {claimsPath, "p", "pod team-a/p fits on n1 now, unless claims that could not be read hold the devices."},
 		"nodes":     {nodesPath, "p", "note: nodes could not be read, so their taints, cordons and labels are not considered"},

@@ -23,9 +23,11 @@ import (
 // Objects are the API objects of a cluster. Slices are the driver's own.
 type Objects struct {
 	Driver string
-	Slices []*pool.Slice
-	Claims []resourceapi.ResourceClaim
-	Rules  []resourceapi.DeviceTaintRule
+	// UnreadSlices means that the slices are unknown, which is not their absence.
+	UnreadSlices bool
+	Slices       []*pool.Slice
+	Claims       []resourceapi.ResourceClaim
+	Rules        []resourceapi.DeviceTaintRule
 }
 
 // Nodes joins the objects. Nodes and GPUs are sorted by name.
@@ -47,6 +49,8 @@ type Index struct {
 	// pools are the nodes of published pools.
 	pools map[string]string
 	cache *cache
+	// unpublished is the use of GPUs that only claims name.
+	unpublished Use
 	// samples are the partitions that the nodes could publish.
 	samples *pool.Samples
 }
@@ -56,6 +60,10 @@ func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver: o.Driver, rules: o.Rules, byNode: map[string][]*pool.Slice{}, held: map[string][]result{}, pools: map[string]string{},
 		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}}, samples: pool.NewSamples(),
+	}
+	x.unpublished = Unpublished
+	if o.UnreadSlices {
+		x.unpublished = unread
 	}
 	for _, s := range o.Slices {
 		x.byNode[s.Node] = append(x.byNode[s.Node], s)
@@ -99,7 +107,7 @@ func (x *Index) Has(name string) bool {
 
 // Node joins the objects of one node.
 func (x *Index) Node(name string) Node {
-	b := builder{cache: x.cache, samples: x.samples, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+	b := builder{unpublished: x.unpublished, cache: x.cache, samples: x.samples, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
 	b.slices(x.byNode[name], x.held[name])
 	for _, r := range x.held[name] {
 		b.allocation(r)
@@ -200,12 +208,14 @@ type builder struct {
 	node    Node
 	gpus    map[string]*GPU
 	devices map[string]published
+	// unpublished is the use of GPUs that only claims name.
+	unpublished Use
 }
 
 func (b *builder) gpu(address string) *GPU {
 	if b.gpus[address] == nil {
 		b.gpus[address] = &GPU{
-			Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), Node: b.node.Name, PCIAddress: address, Use: Unpublished,
+			Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), Node: b.node.Name, PCIAddress: address, Use: b.unpublished,
 		}
 	}
 	return b.gpus[address]
@@ -435,10 +445,10 @@ func boolCompare(a, b bool) int {
 	return 1
 }
 
-// use keeps Unpublished, Free and External of a GPU without holders.
+// use keeps Unpublished, unread, Free and External of a GPU without holders.
 func use(g GPU) Use {
 	out := g.Use
-	if out == Unpublished {
+	if out == Unpublished || out == unread {
 		return out
 	}
 	for _, a := range g.Allocations {

@@ -71,7 +71,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 				if r.ShareID != nil {
 					one.Shares++
 				}
-				if !published[[2]string{r.Pool, r.Device}] {
+				if !o.UnreadSlices && !published[[2]string{r.Pool, r.Device}] {
 					one.Unpublished = append(one.Unpublished, r.Device)
 				}
 			}

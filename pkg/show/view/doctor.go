@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -21,7 +22,6 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
@@ -30,10 +30,23 @@ type Level string
 
 // The levels.
 const (
-	Info    Level = "ok"
-	Warning Level = "warning"
-	Problem Level = "problem"
+	Info Level = "ok"
+	// Unchecked findings say what was not looked at, and why.
+	Unchecked Level = "not checked"
+	Warning   Level = "warning"
+	Problem   Level = "problem"
 )
+
+// Weight orders levels by the need to act: 0 for Info, 2 for Problem.
+func (l Level) Weight() int {
+	switch l {
+	case Info:
+		return 0
+	case Problem:
+		return 2
+	}
+	return 1 // All can be well only if all was looked at.
+}
 
 // Finding is the result of one check.
 type Finding struct {
@@ -42,27 +55,31 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. The checks of
-// the others are left out.
+// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. Findings say
+// which checks the others need.
 type Diagnosis struct {
 	Objects
 	Classes                                      []resourceapi.DeviceClass
 	CoreNodes                                    []corev1.Node
 	Pods                                         []corev1.Pod
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
-	// Quotas and Budgets limit namespaces, of those that the user may see.
-	Quotas  []corev1.ResourceQuota
-	Budgets []v1alpha1.GPUBudget
+	// Webhooks are the cluster's validating webhooks for the driver's parameters, budgets and classes.
+	Webhooks     []admissionv1.ValidatingWebhook
+	SeenWebhooks bool
+	// Quotas and Budgets limit namespaces, of those that the user may see. UnreadQuotas means that some were not read.
+	Quotas       []corev1.ResourceQuota
+	Budgets      []v1alpha1.GPUBudget
+	UnreadQuotas bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
 	ServerVersion      string
 	ServerVersionError error
-	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured says why
-	// a plugin's are missing.
-	Plugins, Controllers map[string]Samples
-	Unmeasured           map[string]string
-	Now                  time.Time
+	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured and
+	// UnmeasuredControllers say why some are missing, by the same keys.
+	Plugins, Controllers              map[string]Samples
+	Unmeasured, UnmeasuredControllers map[string]string
+	Now                               time.Time
 }
 
 // The labels of the driver's pods, by the chart.
@@ -90,9 +107,10 @@ func Findings(d Diagnosis, only []string) []Finding {
 	}
 	wanted := func(node string) bool { return len(only) == 0 || slices.Contains(only, node) }
 	if len(only) == 0 {
-		d.cluster(&out, nodes)
+		d.cluster(&out)
 		d.quotas(&out)
 	}
+	d.unseen(&out)
 	plugins := byNode(running(d.Pods, pluginPods))
 	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool { return ended(p) || !isExporter(p) }))
 	byName := map[string]Node{}
@@ -108,8 +126,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 			continue
 		} else if d.SeenNodes && !exists {
 			out.add(Problem, name, "the cluster has no node of this name")
-		} else {
-			out.add(Warning, name, "no plugin is seen here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
+		} else if d.SeenPods && !d.UnreadSlices {
+			out.add(Warning, name, "no plugin runs here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -117,13 +135,13 @@ func Findings(d Diagnosis, only []string) []Finding {
 			continue
 		}
 		if d.SeenPods {
-			d.plugin(&out, name, plugins[name], len(byName[name].GPUs) > 0)
+			d.plugin(&out, byName[name], name, plugins[name])
 			if n := len(exporters[name]); n > 1 {
 				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too large. Keep one",
 					n, podNames(exporters[name]))
 			}
 		}
-		d.software(&out, name, len(byName[name].GPUs), core)
+		d.software(&out, name, byName[name].published(), core)
 		d.metrics(&out, name)
 		d.advice(&out, byName[name], name)
 		d.holders(&out, byName[name], name)
@@ -134,7 +152,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 			if !wanted(c.Node) {
 				continue
 			}
-			if len(c.Unpublished) > 0 && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
+			if len(c.Unpublished) > 0 && !d.UnreadSlices && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
 				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
 					strings.Join(c.Unpublished, ", "))
 			}
@@ -235,9 +253,16 @@ func ready(p corev1.Pod) bool {
 }
 
 // cluster checks classes, the controller, the API server's features and the plugins' versions.
-func (d Diagnosis) cluster(out *findings, nodes []Node) {
-	if len(nodes) == 0 {
-		out.add(Problem, "cluster", "no node publishes devices of driver %s. Install the driver, or give --driver-name", d.Driver)
+func (d Diagnosis) cluster(out *findings) {
+	plugins := running(d.Pods, pluginPods)
+	if len(d.Slices) == 0 && !d.UnreadSlices {
+		text := "Install the driver, or give --driver-name"
+		if len(plugins) > 0 {
+			text = fmt.Sprintf("%d pods of its plugin exist: see the findings of their nodes", len(plugins))
+		} else if !d.SeenPods {
+			text = "The driver's pods were not read. Install the driver, give --driver-name, or ask an administrator"
+		}
+		out.add(Problem, "cluster", "no node publishes devices of driver %s. %s", d.Driver, text)
 	}
 	ours := newClassifier(d.Objects, d.Classes)
 	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
@@ -255,36 +280,23 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	}
 	features := fmt.Sprintf("slices have shared counters: %s, shared devices: %s; DeviceTaintRules: %s",
 		YesNo(counters), YesNo(shared), cmp.Or(d.RuleVersion, "no"))
-	if len(nodes) > 0 && !shared {
-		out.add(Warning, "cluster", "%s. Without DRAConsumableCapacity GPUs cannot be shared", features)
-	} else {
+	switch {
+	case d.UnreadSlices: // The absence of features would be a guess.
+	case len(d.Slices) == 0:
+		out.add(Unchecked, "cluster", "shared counters and shared devices are visible only in slices, and there are none")
+	case !shared:
+		out.add(Warning, "cluster", "%s. Claims cannot share a GPU: the API server lacks DRAConsumableCapacity, "+
+			"or the chart's values publish no share (sharing, publish)", features)
+	default:
 		out.add(Info, "cluster", "%s", features)
 	}
 	d.scheduler(out, counters, shared)
 	if !d.SeenPods {
 		return
 	}
-	controllers, alive := running(d.Pods, controllerPods), 0
-	for _, p := range controllers {
-		if ready(p) {
-			alive++
-		}
-	}
-	switch {
-	case len(controllers) == 0:
-		out.add(Warning, "controller", "no pod of the controller exists. Classes, labels and claim reviews are as it left them")
-	case alive == 0:
-		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", len(controllers))
-	default:
-		text, reachable := d.webhook()
-		level := Info
-		if !reachable {
-			level, text = Problem, text+". Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
-		}
-		out.add(level, "controller", "%d of %d pods are ready; %s", alive, len(controllers), text)
-	}
+	d.controller(out)
 	versions := sets.New[string]()
-	for _, p := range running(d.Pods, pluginPods) {
+	for _, p := range plugins {
 		versions.Insert(imageVersion(p))
 	}
 	if len(versions) > 1 {
@@ -347,19 +359,45 @@ func YesNo(b bool) string {
 }
 
 // plugin checks the pods of a node's plugin.
-func (d Diagnosis) plugin(out *findings, node string, pods []corev1.Pod, publishes bool) {
+func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod) {
 	alive := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !ready(p) })
+	published, held := n.published(), n.held()
 	switch {
-	case len(pods) == 0 && publishes:
+	case len(pods) == 0 && published > 0:
 		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. Delete the node's slices, or start the plugin")
+	case len(pods) == 0 && held > 0:
+		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: their pods cannot end. Start the plugin", held)
 	case len(pods) > 0 && len(alive) == 0:
 		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
-	case len(alive) > 0 && !publishes:
-		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. If the node has one, see the plugin's log and the node's Events", podNames(alive))
+	case len(alive) > 0 && d.UnreadSlices:
+		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
+	case len(alive) > 0 && published == 0 && held > 0:
+		out.add(Problem, node, "the plugin %s runs, but publishes no GPU, and claims have %d of the node. %s", podNames(alive), held, d.noGPUs(node, alive[0]))
+	case len(alive) > 0 && published == 0:
+		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. %s", podNames(alive), d.noGPUs(node, alive[0]))
 	case len(alive) > 0:
-		p := alive[0]
-		out.add(Info, node, "plugin %s, %s old", imageVersion(p), duration.HumanDuration(d.Now.Sub(p.CreationTimestamp.Time)))
+		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
+		if driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); driver != nil && *driver == 0 {
+			out.add(Problem, node, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have, and no pod with a GPU starts. %s", loadDriver)
+		}
 	}
+}
+
+const loadDriver = "Load the driver (nvidia-smi must work on the node), or correct the chart value nvidiaDriverRoot"
+
+// noGPUs says why a plugin publishes no GPU, or where the reason stands.
+func (d Diagnosis) noGPUs(node string, plugin corev1.Pod) string {
+	switch driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); {
+	case driver == nil:
+		return fmt.Sprintf("If the node has one: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace, plugin.Name)
+	case *driver == 0:
+		return "No NVIDIA driver is loaded. If the node has a GPU: " + strings.ToLower(loadDriver[:1]) + loadDriver[1:]
+	}
+	return fmt.Sprintf("NVIDIA's driver is loaded. If the node has a GPU: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace, plugin.Name)
+}
+
+func pluginOf(p corev1.Pod, now time.Time) string {
+	return fmt.Sprintf("%s, %s old", imageVersion(p), duration.HumanDuration(now.Sub(p.CreationTimestamp.Time)))
 }
 
 // node checks the picture of a node.
@@ -379,21 +417,17 @@ func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
 		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
 			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. Remove one of the two from the node", q.String())
 		}
-	} else if d.SeenNodes && len(n.GPUs) > 0 {
+	} else if d.SeenNodes && n.published() > 0 {
 		out.add(Problem, n.Name, "slices name a node that does not exist")
+	} else if d.SeenNodes && n.held() > 0 {
+		out.add(Problem, n.Name, "claims have GPUs of a node that does not exist. Delete their pods and the claims")
 	}
 	cordons, err := resourceslices.ParseCordons(d.Driver, core[n.Name].Annotations)
 	if err != nil {
 		out.add(Warning, n.Name, "%v", err)
 	}
 	for _, g := range n.GPUs {
-		if g.Health != "" {
-			remedy := "see docs/health.md"
-			if state, ok := health.Lookup(g.Health); ok {
-				remedy = state.Remedy
-			}
-			out.add(Warning, n.Name+"/"+g.Name, "unhealthy: %s. To recover: %s", g.Health, remedy)
-		}
+		d.unhealthy(out, n.Name, g)
 		if effect := cordons[g.PCIAddress]; effect != "" {
 			if free, _ := g.Uncordoned(effect); len(free) > 0 {
 				out.add(Warning, n.Name+"/"+g.Name, "the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied the annotation of the node", len(free))
@@ -404,6 +438,30 @@ func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
 				"the node publishes later. Use kubectl gpu cordon", named, all)
 		}
 	}
+}
+
+// unhealthy reports a faulty GPU. It is a problem if a claim has it and cannot be prepared on it.
+func (d Diagnosis) unhealthy(out *findings, node string, g GPU) {
+	if g.Health == "" {
+		return
+	}
+	state, known := resourceslices.Describe(g.Health)
+	text := "unhealthy: " + g.Health
+	if known {
+		text += ": " + state.Cause
+	}
+	level, holders := Warning, g.Holders()
+	if len(holders) > 0 {
+		text += ". Claims that have it: " + strings.Join(holders, ", ")
+		if !state.Usable {
+			level = Problem
+		}
+	}
+	remedy := "see docs/reference/health.md"
+	if known {
+		remedy = state.RemedyFor(g.PCIAddress)
+	}
+	out.add(level, node+"/"+g.Name, "%s. To recover: %s", text, remedy)
 }
 
 // named counts the devices that need a GPU and that rules name, if a rule names the whole GPU.

@@ -5,10 +5,12 @@ package view
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -23,7 +25,10 @@ const stalePublish = 15 * time.Minute
 
 // software says which GPUs, NVIDIA driver, runtime and kubelet a node has, and checks that the runtime reads CDI specs.
 func (d Diagnosis) software(out *findings, name string, gpus int, core map[string]corev1.Node) {
-	parts := []string{fmt.Sprintf("%d GPUs", gpus)}
+	parts := []string{fmt.Sprintf("%d GPUs in slices", gpus)}
+	if d.UnreadSlices {
+		parts = nil
+	}
 	if v := d.driverVersion(name); v != "" {
 		parts = append(parts, "NVIDIA driver "+v)
 	}
@@ -32,7 +37,9 @@ func (d Diagnosis) software(out *findings, name string, gpus int, core map[strin
 	if runtime != "" {
 		parts = append(parts, runtime+" "+number, "kubelet "+info.KubeletVersion)
 	}
-	out.add(Info, name, "%s", strings.Join(parts, ", "))
+	if len(parts) > 0 {
+		out.add(Info, name, "%s", strings.Join(parts, ", "))
+	}
 	v, err := version.ParseGeneric(number)
 	if runtime != "containerd" || err != nil {
 		return // CRI-O has the version of the kubelet, and reads CDI specs since 1.23.
@@ -63,7 +70,7 @@ func (d Diagnosis) driverVersion(node string) string {
 // metrics checks what only the plugin's metrics show.
 func (d Diagnosis) metrics(out *findings, node string) {
 	if reason := d.Unmeasured[node]; reason != "" {
-		out.add(Info, node, "records and publishing are not checked: %s", reason)
+		out.add(Unchecked, node, "the NVIDIA driver, records, publishing and advice about GPUs: %s", reason)
 	}
 	samples := d.Plugins[node]
 	if n := samples.value("gpu_dra_quarantined_records"); n != nil && *n > 0 {
@@ -102,13 +109,13 @@ func (d Diagnosis) holders(out *findings, n Node, node string) {
 func (d Diagnosis) advice(out *findings, n Node, node string) {
 	for _, s := range d.Plugins[node]["gpu_dra_device_health"] {
 		uuid := s.Labels["uuid"]
-		subject := node
+		subject, address := node, ""
 		if at := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == uuid }); at >= 0 && uuid != "" {
-			subject = node + "/" + n.GPUs[at].Name
+			subject, address = node+"/"+n.GPUs[at].Name, n.GPUs[at].PCIAddress
 		}
 		switch state, ok := health.Advised(s.Labels["state"]); {
 		case ok:
-			out.add(Warning, subject, "%s. To recover: %s", state.Cause, state.Remedy)
+			out.add(Warning, subject, "%s. To recover: %s", state.Cause, state.RemedyFor(address))
 		case s.Labels["state"] == "unmonitored":
 			out.add(Warning, subject, "faults of the GPU cannot be seen: see docs/health.md")
 		case s.Labels["state"] == "unreadable":
@@ -117,12 +124,82 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 	}
 }
 
-// webhook says whether the API server reaches the webhook, by the test of the leading controller.
-func (d Diagnosis) webhook() (text string, reachable bool) {
-	for _, samples := range d.Controllers {
-		if v := samples.value("gpu_dra_webhook_reachable"); v != nil {
-			return fmt.Sprintf("the API server reaches the webhook: %s", YesNo(*v == 1)), *v == 1
+// unseen says which checks a missing right prevents.
+func (d Diagnosis) unseen(out *findings) {
+	for _, c := range []struct {
+		missing bool
+		subject string
+		checks  string
+	}{
+		{d.UnreadSlices, "ResourceSlices", "the GPUs of nodes, their health, and claims with devices that no slice has"},
+		{!d.SeenClaims, "ResourceClaims", "holders of GPUs, claims without pods, and claims with devices that no slice has"},
+		{!d.SeenPods, "Pods", "the controller, its webhook, the plugins, and what only their metrics show"},
+		{!d.SeenNodes, "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, and device plugins"},
+		{!d.SeenClasses, "DeviceClasses", "classes of the driver"},
+		{d.UnreadQuotas, "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
+		{!d.SeenWebhooks, "webhooks", "whether claims are refused while the controller is away"},
+	} {
+		if c.missing {
+			out.add(Unchecked, c.subject, "you may not list them in all namespaces, so these were not looked at: %s", c.checks)
 		}
 	}
-	return "the webhook is off, or was not tested yet", true
+}
+
+// controller checks the controller's pods. While none is ready, a webhook with the policy Fail refuses objects.
+func (d Diagnosis) controller(out *findings) {
+	controllers := running(d.Pods, controllerPods)
+	alive := slices.DeleteFunc(slices.Clone(controllers), func(p corev1.Pod) bool { return !ready(p) })
+	var cause string
+	switch {
+	case len(controllers) == 0:
+		cause = "no pod of the controller exists"
+	case len(alive) == 0:
+		cause = fmt.Sprintf("none of %d pods is ready (%s)", len(controllers), podNames(controllers))
+	default:
+		level, text := d.webhook()
+		out.add(level, "controller", "%d of %d pods are ready; %s", len(alive), len(controllers), text)
+		return
+	}
+	level, effect := Warning, "no webhook reviews claims"
+	var refusing []string
+	for _, w := range d.Webhooks {
+		if w.FailurePolicy == nil || *w.FailurePolicy == admissionv1.Fail {
+			refusing = append(refusing, w.Name)
+		}
+	}
+	switch {
+	case !d.SeenWebhooks:
+		level, effect = Problem, "the API server refuses claims with this driver's parameters, unless the chart value webhook.failurePolicy is Ignore"
+	case len(refusing) > 0:
+		level, effect = Problem, "the API server refuses objects that the webhooks "+strings.Join(refusing, ", ")+" review, such as claims with this driver's parameters"
+	case len(d.Webhooks) > 0:
+		effect = "claims are created without a review (failurePolicy Ignore)"
+	}
+	if len(controllers) > 0 {
+		level = Problem
+	}
+	out.add(level, "controller", "%s: %s. Classes, labels of nodes and Events of waiting pods are no longer written. See the controller's Deployment and log", cause, effect)
+}
+
+// webhook says whether the API server reaches the webhook, by the test of the leading controller.
+func (d Diagnosis) webhook() (Level, string) {
+	for _, samples := range d.Controllers {
+		switch v := samples.value("gpu_dra_webhook_reachable"); {
+		case v == nil:
+		case *v == 1:
+			return Info, "the API server reaches the webhook: yes"
+		default:
+			return Problem, "the API server reaches the webhook: no. Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
+		}
+	}
+	switch {
+	case d.SeenWebhooks && len(d.Webhooks) == 0:
+		return Info, "the webhook is off"
+	case len(d.UnmeasuredControllers) > 0:
+		first := slices.Sorted(maps.Keys(d.UnmeasuredControllers))[0]
+		return Unchecked, "whether the API server reaches the webhook was not read: " + d.UnmeasuredControllers[first]
+	case d.SeenWebhooks:
+		return Unchecked, "whether the API server reaches the webhook was not tested yet"
+	}
+	return Unchecked, "the webhook is off, or was not tested yet"
 }

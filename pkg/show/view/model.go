@@ -27,6 +27,26 @@ type Node struct {
 	Unreadable int `json:"unreadable,omitempty"`
 }
 
+// published counts the GPUs in slices.
+func (n Node) published() (sum int) {
+	for _, g := range n.GPUs {
+		if len(g.Devices) > 0 {
+			sum++
+		}
+	}
+	return sum
+}
+
+// held counts the GPUs that claims have.
+func (n Node) held() (sum int) {
+	for _, g := range n.GPUs {
+		if len(g.Holders()) > 0 {
+			sum++
+		}
+	}
+	return sum
+}
+
 // GPU is a board, whether it is published as a whole or only as partitions.
 type GPU struct {
 	// Name is the name of the whole GPU's device.
@@ -66,6 +86,8 @@ type Use string
 const (
 	// Unpublished GPUs are allocated, but in no slice.
 	Unpublished Use = "unpublished"
+	// unread GPUs are allocated, and the slices were not read.
+	unread Use = "unread"
 	// Grouped GPUs belong to an NVLink group that a claim holds.
 	grouped Use = "group"
 	// Cut GPUs have partitions that claims hold.

@@ -55,8 +55,8 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 	used := map[string]budget.Charge{}
 	for i := range o.Claims {
 		claim := &o.Claims[i]
-		if limited.Has(claim.Namespace) {
-			continue
+		if limited.Has(claim.Namespace) || o.UnreadSlices {
+			continue // The cost of a device is in its slice.
 		}
 		cost, ok := budget.Charge{}, false
 		if claim.Status.Allocation != nil {

@@ -413,7 +413,7 @@ func TestEvictions_Tolerations_OnlyThoseForEverKeepThePod(t *testing.T) {
 
 func TestFindings_NodeWithoutDriver_IsReported(t *testing.T) {
 	empty := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
-	d := view.Diagnosis{Objects: objects(nil), CoreNodes: []corev1.Node{empty}, SeenNodes: true, SeenPods: true}
+	d := view.Diagnosis{Objects: objects(nil), CoreNodes: []corev1.Node{empty}, SeenNodes: true, SeenPods: true, SeenClaims: true, SeenClasses: true, SeenWebhooks: true}
 	got := map[string]view.Level{}
 	for _, f := range view.Findings(d, []string{"empty", "absent"}) {
 		got[f.Subject] = f.Level
@@ -431,7 +431,8 @@ func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-kubelet-plugin:1"}}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}, SeenPods: true}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}, SeenPods: true, SeenClaims: true, SeenClasses: true, SeenWebhooks: true}
+	d.CoreNodes, d.SeenNodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, true
 	for _, f := range view.Findings(d, []string{"n1"}) {
 		if f.Level != view.Info {
 			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)

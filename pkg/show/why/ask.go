@@ -64,6 +64,10 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
 		return answer
 	}
+	if c.Unread.Slices {
+		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because ResourceSlices could not be read."
+		return answer
+	}
 	if c.Unread.Classes {
 		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because DeviceClasses could not be read."
 		return answer

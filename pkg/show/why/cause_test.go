@@ -220,6 +220,16 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 			e.Unread = why.Unread{Classes: true}
 			return why.Subject{Pod: waiting(e, gpus)}
 		}, why.Undecided, []string{"pod team-a/p: undecided, because DeviceClasses could not be read."}, []string{"does not exist", "there is no DeviceClass"}},
+		"slices were not read": {"hgx-h100", func(e *env) why.Subject {
+			e.Slices = nil
+			e.Unread = why.Unread{Slices: true}
+			return why.Subject{Pod: waiting(e, gpus)}
+		}, why.Undecided, []string{"pod team-a/p: undecided, because ResourceSlices could not be read."}, []string{"0 of", "no node", "no GPU"}},
+		"slices were not read, and a resource is asked for": {"hgx-h100", func(e *env) why.Subject {
+			e.Slices = nil
+			e.Unread = why.Unread{Slices: true}
+			return why.Subject{Pod: limits("nvidia.com/mig-1g.10gb")}
+		}, why.Undecided, nil, []string{"no GPU of the cluster has MIG"}},
 		"claims of others were not read": {"hgx-h100", func(e *env) why.Subject {
 			e.Unread = why.Unread{Claims: true}
 			return why.Subject{Pod: waiting(e, gpus)}

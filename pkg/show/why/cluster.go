@@ -35,7 +35,7 @@ type Cluster struct {
 
 // Unread are kinds of objects that could not be read, or not in all namespaces.
 type Unread struct {
-	Classes, Claims, Templates, Events, Rules bool
+	Slices, Classes, Claims, Templates, Events, Rules bool
 	// Pods means that the pods of a claim could not be read.
 	Pods bool
 }

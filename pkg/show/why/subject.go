@@ -165,6 +165,8 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 		switch {
 		case c.Unread.Classes:
 			w.unread = append(w.unread, "the DeviceClasses")
+		case partition && c.Unread.Slices:
+			w.unread = append(w.unread, "ResourceSlices")
 		case plugin:
 			w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
 		case lacks != "":
