@@ -219,6 +219,8 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 			switch {
 			case c.want == "" && !r.Allowed:
 				t.Errorf("denied: %s", r.Result.Message)
+			case c.want != "" && !r.Allowed && r.Result.Reason == metav1.StatusReasonInvalid && r.Result.Details.Causes[0].Field != v.driver:
+				t.Errorf("kubectl does not print whose webhook denies: %v", r.Result.Details.Causes)
 			case c.want != "" && (r.Allowed || !strings.Contains(r.Result.Message, c.want)):
 				t.Errorf("%+v, want %q", r.Result, c.want)
 			}

@@ -34,3 +34,20 @@ func TestReview_Demos_AnswerAsDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestReview_DeniedObject_TroubleshootingQuotesKubectl builds the lines that kubectl prints of an invalid object: its causes.
+func TestReview_DeniedObject_TroubleshootingQuotesKubectl(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newView(t, patient, "hgx-h100")
+	r := Review(t.Context(), v, asked(t, with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharring: {}")), Options{Binding: true})
+	if r.Allowed {
+		t.Fatal("the object is allowed")
+	}
+	first := r.Result.Details.Causes[0]
+	if text := "is invalid: * " + first.Field + ": " + first.Message; !strings.Contains(string(page), text) {
+		t.Errorf("docs/troubleshooting.md does not quote %q", text)
+	}
+}

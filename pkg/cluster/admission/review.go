@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -71,6 +72,10 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 		status := apierrors.NewInvalid(kind, request.Name, denied).Status()
 		response.Allowed, response.Result = false, &status
 		response.Result.Message = denied.ToAggregate().Error()
+		// kubectl prints only the causes of an invalid object, and not the message, in which the API server names the webhook.
+		response.Result.Details.Causes = slices.Insert(response.Result.Details.Causes, 0, metav1.StatusCause{
+			Type: metav1.CauseTypeForbidden, Field: v.driver, Message: "the webhook of the GPU driver refuses the object",
+		})
 	}
 	return response
 }

@@ -45,7 +45,7 @@ func TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings(t *testing.T) {
 			out, err := cluster.Kubectl(ctx, "create", "--dry-run=server", "-f", file)
 			prefix := "Warning: "
 			if what == "denied" {
-				prefix = "is invalid: "
+				prefix = env.Driver + ": the webhook of the GPU driver refuses the object"
 			}
 			if (err == nil) != (what == "warned") || !strings.Contains(out, prefix) || !strings.Contains(out, want) {
 				t.Errorf("%s: kubectl says %q, want %q%q", lines[4], out, prefix, want)
