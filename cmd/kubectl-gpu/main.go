@@ -46,7 +46,7 @@ func newRootOf(f *factory) *cobra.Command {
 		Use:   "kubectl-gpu",
 		Short: "Show the GPUs of a cluster and what holds them",
 		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
-			"Read access is enough for all commands but cordon, uncordon, drain, clear and pack --evict. A command that lacks a\n" +
+			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup and pack --evict. A command that lacks a\n" +
 			"right says so and shows the rest.",
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 		Version:           version,
@@ -66,7 +66,7 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newWeb(f))
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newWeb(f), newCleanup(f))
 	return root
 }
 

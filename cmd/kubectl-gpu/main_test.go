@@ -48,6 +48,8 @@ type env struct {
 	noPlugin, noTaints bool
 	// failWrites lets changes fail after so many; 0 is never.
 	failWrites, writes int
+	// onNode answers requests of single nodes, if it is set.
+	onNode http.HandlerFunc
 }
 
 const (
@@ -91,6 +93,10 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if name, ok := strings.CutPrefix(r.URL.Path, nodesPath+"/"); ok && !e.forbidden[r.URL.Path] {
+		if e.onNode != nil {
+			e.onNode(w, r)
+			return
+		}
 		e.node(w, r, name)
 		return
 	}

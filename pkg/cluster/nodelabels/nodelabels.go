@@ -357,6 +357,22 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 	return change
 }
 
+// Gone returns the change that removes all labels that the driver's controller wrote, and their annotation, after the driver
+// was uninstalled. Labels with the value of another writer stay.
+func Gone(has, annotations map[string]string, driver string) Change {
+	mine, _ := written(annotations, driver)
+	change := Change{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	for key, last := range mine {
+		if now, present := has[key]; present && now == last {
+			change.Labels[key] = nil
+		}
+	}
+	if _, present := annotations[Written(driver)]; present {
+		change.Annotations[Written(driver)] = nil
+	}
+	return change
+}
+
 // Concerns reports whether Plan reads a label or annotation with this key.
 func Concerns(key, driver string) bool {
 	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/") || key == Written(driver)
