@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-//go:generate go test . -run TestDocs_Page_MatchesCommands -update
+//go:generate go test . -run TestDocs_ -update
 
 var update = flag.Bool("update", false, "write docs/kubectl.md again")
 

@@ -257,8 +257,8 @@ func (d Diagnosis) cluster(out *findings) {
 	plugins := running(d.Pods, pluginPods)
 	if len(d.Slices) == 0 && !d.UnreadSlices {
 		text := "Install the driver, or give --driver-name"
-		if len(plugins) > 0 {
-			text = fmt.Sprintf("%d pods of its plugin exist: see the findings of their nodes", len(plugins))
+		if pods := len(plugins) + len(running(d.Pods, controllerPods)); pods > 0 {
+			text = fmt.Sprintf("%d pods of the driver exist: see the findings of the nodes and the controller", pods)
 		} else if !d.SeenPods {
 			text = "The driver's pods were not read. Install the driver, give --driver-name, or ask an administrator"
 		}
