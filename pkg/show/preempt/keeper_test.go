@@ -244,7 +244,7 @@ func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 		},
 		"nominated by the scheduler": func(p *corev1.Pod) {
 			p.Status.NominatedNodeName = "a"
-			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-scheduler", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-scheduler", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:nominatedNodeName":{}}}`)}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestKeeper_LeaderIsNew_PodOfTheFormerOneHasItsMinute(t *testing.T) {
 	e.add("low", "a", 1)
 	e.add("high", "", 10, func(p *corev1.Pod) {
 		p.Status.NominatedNodeName = "a"
-		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: component, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:nominatedNodeName":{}}}`)}}}
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: component, FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:nominatedNodeName":{}}}`)}}
 	})
 	e.after(again - tick)
 	e.expect()
