@@ -105,7 +105,7 @@ func (c *cleaning) run(ctx context.Context) error {
 	return nil
 }
 
-// done prints a removal. An object that is gone already is no error.
+// done prints a removal. An object can be gone already.
 func (c *cleaning) done(attempt, text string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -21,7 +21,7 @@ import (
 
 const diagnosisPage = "../../docs/reference/diagnosis.md"
 
-// state is a state of the world. Its GPUs are those of newWhyEnv: claims of team-b have both, unless free is set.
+// state is a state of the world. It has the GPUs of newWhyEnv: claims of team-b have both, unless free is set.
 type state struct {
 	name   string
 	free   bool

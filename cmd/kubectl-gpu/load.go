@@ -28,7 +28,7 @@ type want struct {
 	claims, classes, nodes, pods, rules, quotas, webhooks bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
-	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change something
+	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change objects
 	// or have nothing else to show.
 	noSlices, needSlices bool
 	// nodeLabels and podLabels select nodes and pods.

@@ -24,7 +24,7 @@ import (
 
 // Rules are the rules of a preemption.
 type Rules struct {
-	// Namespaces and Classes are those whose pods are no victims: names of namespaces and of PriorityClasses.
+	// Namespaces and Classes exempt pods: names of namespaces and of PriorityClasses.
 	Namespaces, Classes []string
 	// Violate also takes victims whose eviction a disruption budget does not allow, if there are no others.
 	Violate bool
@@ -42,7 +42,7 @@ type Rules struct {
 // Verdict is the answer of a preemption in one word.
 type Verdict string
 
-// The verdicts.
+// The answers.
 const (
 	// Room means that the pod fits now, or once pods have left that leave already.
 	Room Verdict = "room"
@@ -61,7 +61,7 @@ type Preemption struct {
 	Victims []*corev1.Pod
 	// Violations counts the victims whose eviction a disruption budget does not allow.
 	Violations int
-	// Devices are what the pod gets then.
+	// Devices has the devices of the pod then.
 	Devices []string
 	// Cut means that the search ended before all possibilities were tried.
 	Cut bool
@@ -75,8 +75,8 @@ type preemption struct {
 }
 
 // Preempt finds the pods of lower priority whose eviction lets a pod fit on a node. Among all such sets it takes the first in
-// the order of the scheduler's own preemption: the fewest evictions that a disruption budget does not allow, the lowest
-// highest priority, the smallest sum of priorities, the fewest pods, the latest start. No pod that could stay is in the set.
+// the order of the scheduler's own preemption. The fewest evictions that a disruption budget does not allow come first, then the
+// lowest highest priority, the smallest sum of priorities, the fewest pods, the latest start. No pod that could stay is in the set.
 // The goal names a pod; the cluster needs the pods of all namespaces, and the disruption budgets.
 func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemption {
 	out := Preemption{Verdict: NoVictims}
@@ -150,7 +150,7 @@ var gangs = []string{"scheduling.x-k8s.io", "pod-group.scheduling.sigs.k8s.io", 
 // leaveFor is the time after a pod's grace period for which it counts as leaving. After it, its node may be gone.
 const leaveFor = time.Minute
 
-// victim is what the choice of victims needs of a unit.
+// victim has the facts of a unit for the choice of victims.
 type victim struct {
 	// highest is the highest priority of its pods, sum the sum of them. Both count from the lowest possible priority.
 	highest, sum int64
@@ -209,7 +209,7 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 	}
 }
 
-// heldByOthers reports whether a claim is reserved for something else than pods.
+// heldByOthers reports whether a claim is reserved for other objects than pods.
 func heldByOthers(claims []*resourceapi.ResourceClaim) bool {
 	return slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool {
 		return slices.ContainsFunc(c.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool {

@@ -39,7 +39,7 @@ type unit struct {
 	needs amounts
 
 	demand *demand
-	// victim is what preemption counts; nil for moves.
+	// victim has the facts for preemption; nil for moves.
 	victim *victim
 }
 

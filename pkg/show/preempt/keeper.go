@@ -49,7 +49,7 @@ type Cluster interface {
 type Options struct {
 	// Driver is the name of the driver for whose devices pods are evicted.
 	Driver string
-	// Namespaces and Classes are the namespaces and PriorityClasses whose pods are no victims.
+	// Namespaces and Classes are namespaces and PriorityClasses whose pods are exempt.
 	Namespaces, Classes []string
 	// Violate deletes victims whose eviction a disruption budget refuses, if there are no others.
 	Violate bool
@@ -69,12 +69,12 @@ type Keeper struct {
 	// due is when victims are searched next for a pod, and for pods that ask for the same.
 	due   map[types.UID]time.Time
 	alike map[uint64]time.Time
-	// evictions are those of each node whose pod does not run yet.
+	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	rules     rules
 }
 
-// eviction is what one pod has been given.
+// eviction is the set of victims of one pod.
 type eviction struct {
 	pod     types.UID
 	victims map[types.UID]bool

@@ -30,7 +30,7 @@ func (c *Cluster) Holders(a Answer) (out []types.NamespacedName) {
 	return out
 }
 
-// holders are the pods of the claims of one cure. There are none if something else than a pod holds one of them.
+// holders are the pods of the claims of one cure. There are none if an object other than a pod holds one of them.
 func (c *Cluster) holders(cure Cure) (out []types.NamespacedName) {
 	for _, claim := range c.Claims {
 		if claim == nil || !slices.Contains(cure.Release, ask.NameOf(claim).String()) {
