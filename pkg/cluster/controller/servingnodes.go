@@ -43,8 +43,9 @@ type podKind struct {
 	unscheduled bool
 }
 
-// manyKinds is the number of kinds of pods whose nodes are found. The others wait until more nodes serve.
-const manyKinds = 50
+// manyKinds is the number of kinds of pods whose nodes are found, and manyNodes limits the nodes that are looked at for them.
+// The others wait until more nodes serve.
+const manyKinds, manyNodes = 50, 50_000
 
 // podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the scheduler could
 // not place are first.
@@ -99,14 +100,19 @@ func (k *podKind) key() string {
 func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
 	out := map[string]demand.Waiting{}
 	pools := k.nodes.possible()
+	most := min(manyKinds, max(manyNodes/max(len(pools), 1), 1))
 	for i, one := range k.podKinds() {
+		var admitted map[string]bool
+		if i < most {
+			admitted = k.admits(one.pod, pools)
+		}
 		for _, a := range one.asks {
 			c.Asked = []objects.Ask{a}
 			for _, what := range c.Demand(k.selectors.Read) {
 				w := out[what]
 				w.Unscheduled = w.Unscheduled || one.unscheduled
-				if i < manyKinds {
-					if may := k.mayRun(ctx, one.pod, what, c.Expressions(a), pools); len(may) < len(pools) {
+				if i < most {
+					if may := k.mayRun(ctx, admitted, what, c.Expressions(a), pools); len(may) < len(pools) {
 						w.Nodes = append(w.Nodes, may)
 					}
 				}
@@ -117,19 +123,33 @@ func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[strin
 	return out
 }
 
-// mayRun returns the nodes on which a pod may run by its node selector, affinity and tolerations, and whose devices match the
-// selectors of a request. An unreadable part excludes no node.
-func (k *demandKeeper) mayRun(ctx context.Context, pod *corev1.Pod, what string, expressions []string, pools []pool.Pool) map[string]bool {
+// mayRun returns the admitted nodes whose devices match the selectors of a request.
+func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, what string, expressions []string, pools []pool.Pool) map[string]bool {
 	out, alike := map[string]bool{}, map[[32]*pool.Shape]bool{}
-	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
 	for _, p := range pools {
+		if !admitted[p.Node] {
+			continue
+		}
 		shape, ok := p.Shape()
 		matches, known := alike[shape]
 		if !known || !ok {
 			matches = k.couldMatch(ctx, p, what, expressions)
 			alike[shape] = matches
 		}
-		if matches && k.admits(p.Node, pod, affinity) {
+		if matches {
+			out[p.Node] = true
+		}
+	}
+	return out
+}
+
+// admits returns the nodes on which a pod may run by its node selector, affinity and tolerations. An unreadable part excludes no
+// node.
+func (k *demandKeeper) admits(pod *corev1.Pod, pools []pool.Pool) map[string]bool {
+	out := map[string]bool{}
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	for _, p := range pools {
+		if k.admitsOn(p.Node, pod, affinity) {
 			out[p.Node] = true
 		}
 	}
@@ -157,8 +177,8 @@ func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string,
 	return false
 }
 
-// admits reports whether a pod may run on a node, apart from its devices.
-func (k *demandKeeper) admits(name string, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
+// admitsOn reports whether a pod may run on a node, apart from its devices.
+func (k *demandKeeper) admitsOn(name string, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
 	found, exists, _ := k.machines.GetByKey(name)
 	node, ok := found.(*corev1.Node)
 	if !exists || !ok {
