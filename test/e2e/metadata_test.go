@@ -78,27 +78,12 @@ func describedAs(ctx context.Context, t *testing.T, r resourceapi.DeviceRequestA
 			line = fmt.Sprintf("%s: %s type=mig uuid=%s pciBusID=%s parentUUID=%s profile=%s",
 				r.Request, r.Device, partition[0], d.PCIAddress, uuid, named.Profile)
 		}
-		if bytes, shared := env.Share(r); shared && named.Kind != gpu.KindMonitor && bytes < published(ctx, t, r.Device, string(named.Kind)) {
+		if bytes, shared := env.Share(r); shared && named.Kind != gpu.KindMonitor && bytes < memoryBytes(ctx, t, r.Device) {
 			line += fmt.Sprintf(" shareMemoryMiB=%d", bytes>>20)
 		}
 		out = append(out, line)
 	}
 	return out
-}
-
-// published returns the memory of a published device.
-func published(ctx context.Context, t *testing.T, name, kind string) int64 {
-	t.Helper()
-	devices, err := cluster.Devices(ctx, kind)
-	must(t, err)
-	for _, d := range devices {
-		if d.Name == name {
-			memory := d.Capacity["memory"].Value
-			return memory.Value()
-		}
-	}
-	t.Fatalf("%s is not published", name)
-	return 0
 }
 
 // describedIn writes the devices in a file, by Kubernetes' own reader.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -20,21 +21,25 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// memoryBytes returns the memory of a published device, in bytes.
-func memoryBytes(ctx context.Context, t *testing.T, device string) int64 {
+// memoryBytes returns the memory of a published device, in bytes. A kubelet that starts removes the slices of its node, and the
+// plugin publishes them again.
+func memoryBytes(ctx context.Context, t *testing.T, device string) (bytes int64) {
 	t.Helper()
-	for _, kind := range []string{"gpu", "mig"} {
-		devices, err := cluster.Devices(ctx, kind)
-		must(t, err)
-		for _, d := range devices {
-			if d.Name == device {
-				c := d.Capacity["memory"]
-				return c.Value.Value()
+	must(t, cluster.Eventually(ctx, device+" published", 60*time.Second, func(ctx context.Context) (bool, string) {
+		for _, kind := range []string{"gpu", "mig"} {
+			devices, err := cluster.Devices(ctx, kind)
+			must(t, err)
+			for _, d := range devices {
+				if d.Name == device {
+					c := d.Capacity["memory"]
+					bytes = c.Value.Value()
+					return true, ""
+				}
 			}
 		}
-	}
-	t.Fatalf("%s is not published", device)
-	return 0
+		return false, "it is not"
+	}))
+	return bytes
 }
 
 // shareBytes returns the memory of a pod's claim on a device, if the claim has a share.
