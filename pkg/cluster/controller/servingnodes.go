@@ -310,8 +310,9 @@ func (k *demandKeeper) serving(
 			of = servesOf(p)
 			alike[shape] = of
 		}
-		full, partly := k.holdings.Of(p.Node).Count(of.gpus)
-		abilities[p.Node], nodes[p.Node] = of, demand.Candidate{Node: p.Node, GPUs: len(of.gpus), Full: full, Partly: partly, Open: of.open}
+		held := k.holdings.Of(p.Node)
+		full, partly := held.Count(of.gpus)
+		abilities[p.Node], nodes[p.Node] = of, demand.Candidate{Node: p.Node, GPUs: len(of.gpus), Full: full, Partly: partly, Open: of.open, Changed: held.Changed()}
 	}
 	for _, what := range slices.Sorted(maps.Keys(published)) {
 		if what == demand.Monitors || slices.Contains(all, what) {

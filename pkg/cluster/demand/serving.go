@@ -19,7 +19,7 @@ const (
 	// publishes within a second, and the scheduler tries a pod again after a second.
 	Grow   = 2 * time.Second
 	growth = 4
-	// settle is the time after which a node without room stops serving. A claim that ends and one that follows change nothing.
+	// settle is the time after which a node without room stops serving, if none of its claims ends.
 	settle = time.Minute
 )
 
@@ -32,6 +32,8 @@ type Candidate struct {
 	Open bool
 	// Cut means that the node publishes other partitions or groups.
 	Cut bool
+	// Changed is another number after each change of the claims on the node.
+	Changed int
 }
 
 // free is the number of GPUs of which no claim holds a part.
@@ -70,10 +72,16 @@ type Serving struct {
 
 type served struct {
 	nodes map[string]bool
-	// full has the time since when a serving node has had no room, of those that have none.
-	full map[string]time.Time
+	// full has the serving nodes without room.
+	full map[string]filled
 	// grown is the time of the first choice and of each growth, waited the last time at which a pod waited.
 	grown, waited time.Time
+}
+
+// filled is the time since when a node has had no room, and its Candidate.Changed. Between two choices the node can have room.
+type filled struct {
+	since   time.Time
+	changed int
 }
 
 // Keep forgets all but these devices.
@@ -90,7 +98,7 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 	}
 	o := s.of[what]
 	if o == nil {
-		o = &served{nodes: map[string]bool{}, full: map[string]time.Time{}, grown: now, waited: now}
+		o = &served{nodes: map[string]bool{}, full: map[string]filled{}, grown: now, waited: now}
 		s.of[what] = o
 		for _, node := range last {
 			o.nodes[node] = true
@@ -196,20 +204,20 @@ func (o *served) serve(what string, sorted []Candidate, may map[string]bool, lef
 	return added
 }
 
-// settle removes nodes that have had no room for a while, such as a reserve whose GPUs other claims took. Choose adds the
-// holders.
+// settle removes nodes that have had no room and the same claims for a while, such as a reserve whose GPUs other claims took.
+// Choose adds the holders.
 func (o *served) settle(what string, candidates []Candidate, now time.Time) {
-	full := map[string]time.Time{}
+	full := map[string]filled{}
 	for _, c := range candidates {
 		if !o.nodes[c.Node] || c.has(what) {
 			continue
 		}
-		since, known := o.full[c.Node]
+		last, known := o.full[c.Node]
 		switch {
-		case !known:
-			full[c.Node] = now
-		case now.Sub(since) < settle:
-			full[c.Node] = since
+		case !known || last.changed != c.Changed:
+			full[c.Node] = filled{now, c.Changed}
+		case now.Sub(last.since) < settle:
+			full[c.Node] = last
 		default:
 			delete(o.nodes, c.Node)
 		}

@@ -85,6 +85,24 @@ func TestServing_NodesFillUp_OnlyHoldersStay(t *testing.T) {
 	}
 }
 
+// TestServing_ClaimsOfFullNodeChange_ItServes has a node that is full at each choice, and had room between them.
+func TestServing_ClaimsOfFullNodeChange_ItServes(t *testing.T) {
+	var s Serving
+	all, now := nodesOf(1, 8), time.Now()
+	got := s.Choose(nil, profile, all, nil, Waiting{}, now)
+	all[0].Full = 8
+	for range 5 {
+		all[0].Changed += 2
+		if got = s.Choose(got, profile, all, nil, Waiting{}, now); len(got) != 1 {
+			t.Fatal("it stops serving, although its claims have changed")
+		}
+		now = now.Add(settle)
+	}
+	if got = s.Choose(got, profile, all, nil, Waiting{}, now); len(got) != 0 {
+		t.Error("it serves, although it was full for long")
+	}
+}
+
 // TestServing_PodWaits_EachNodeWithRoomServesInTheEnd has a pod that can run on one node alone, of random clusters.
 func TestServing_PodWaits_EachNodeWithRoomServesInTheEnd(t *testing.T) {
 	for seed := range uint64(300) {

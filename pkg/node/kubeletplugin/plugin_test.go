@@ -92,7 +92,7 @@ func build(e *env.Env) func(context.Context) error {
 	if tick == nil {
 		tick = func(d time.Duration) (<-chan time.Time, func()) {
 			if d == inventory.AnswerInterval {
-				return time.Tick(d / 5), func() {}
+				return time.Tick(d / 2), func() {} // A busy machine can take seconds for a scan.
 			}
 			return time.Tick(4 * time.Millisecond), func() {}
 		}

@@ -4,7 +4,10 @@
 package objects
 
 import (
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/gpu"
@@ -13,27 +16,44 @@ import (
 
 // Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of claims.
 // The zero Holdings is empty.
-type Holdings struct{ nodes map[string]*Held }
+type Holdings struct {
+	nodes map[string]*Held
+	// changes counts the changes of all nodes.
+	changes int
+}
 
 // Held has the devices of a node that claims hold.
 type Held struct {
 	// devices counts the claims of each device, and what the partitions of each profile, the groups and the shares.
 	devices map[gpu.Device]int
 	what    map[string]int
+	// changed is the number of the last change.
+	changed int
 }
 
 // Replace removes what the earlier version of a claim held, and adds what the later one holds. Either can be nil.
 func (h *Holdings) Replace(was, is any, driver string) {
-	h.add(was, driver, -1)
-	h.add(is, driver, 1)
-}
-
-func (h *Holdings) add(object any, driver string, n int) {
-	claim, ok := object.(*resourceapi.ResourceClaim)
-	if !ok || claim == nil || claim.Status.Allocation == nil {
+	before, after := results(was), results(is)
+	if slices.EqualFunc(before, after, func(a, b resourceapi.DeviceRequestAllocationResult) bool {
+		return a.Driver == b.Driver && a.Pool == b.Pool && a.Device == b.Device && ptr.Equal(a.ShareID, b.ShareID)
+	}) {
 		return
 	}
-	for _, r := range claim.Status.Allocation.Devices.Results {
+	h.add(before, driver, -1)
+	h.add(after, driver, 1)
+}
+
+// results returns the allocated devices of a claim.
+func results(object any) []resourceapi.DeviceRequestAllocationResult {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok || claim == nil || claim.Status.Allocation == nil {
+		return nil
+	}
+	return claim.Status.Allocation.Devices.Results
+}
+
+func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driver string, n int) {
+	for _, r := range results {
 		device, err := gpu.ParseName(r.Device)
 		if r.Driver != driver || err != nil || device.Kind == gpu.KindMonitor {
 			continue
@@ -48,6 +68,8 @@ func (h *Holdings) add(object any, driver string, n int) {
 			h.nodes[node] = of
 		}
 		of.add(device, n)
+		h.changes++
+		of.changed = h.changes
 		if r.ShareID != nil {
 			count(of.what, demand.Shares, n)
 		}
@@ -86,6 +108,14 @@ func (h *Holdings) Holders(what string) (out []string) {
 		}
 	}
 	return out
+}
+
+// Changed is a number that is another one after each change of the claims on the node.
+func (h *Held) Changed() int {
+	if h == nil {
+		return 0
+	}
+	return h.changed
 }
 
 // Count returns the number of these GPUs, by PCI address, of which no part is free, and of those of which a part is held. A
