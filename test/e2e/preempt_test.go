@@ -127,6 +127,12 @@ func messages(ctx context.Context, t *testing.T, namespace, reason string) (out 
 func preemption(ctx context.Context, t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, err := cluster.Kubectl(context.WithoutCancel(ctx), "-n", env.Namespace, "logs", "-l", "app.kubernetes.io/component=controller", "--tail=60", "--prefix")
+			t.Logf("%v: the controller's log:\n%s", err, log)
+		}
+	})
 	must(t, cluster.Helm(ctx, "--set", "preemption.enabled=true"))
 	createPriorities(ctx, t)
 }
