@@ -33,6 +33,9 @@ const (
 	tick, rest = time.Second, 4
 	// limit is the time for one search.
 	limit = 10 * time.Second
+	// mostWakes is the number of times that the scheduler is woken after an eviction, each after twice the time. A try of the
+	// scheduler can come before it knows that the devices are free, and then no other event makes it try again.
+	mostWakes = 4
 	// mostBefore is the number of pods considered that the scheduler tries first.
 	mostBefore = 500
 )
@@ -79,9 +82,9 @@ type eviction struct {
 	pod     types.UID
 	victims map[types.UID]bool
 	at      time.Time
-	// gone is when the last victim was gone, and zero before. woken means that the scheduler was woken after it.
+	// gone is when the last victim was gone, and zero before. woken counts how often the scheduler was woken since.
 	gone  time.Time
-	woken bool
+	woken int
 }
 
 // rules are the DeviceTaintRules at a time.

@@ -235,8 +235,8 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		switch {
 		case !now.Before(until), !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod }):
 			delete(k.evictions, node)
-		case len(e.victims) == 0 && !e.woken && now.Sub(e.gone) >= patience:
-			e.woken = true
+		case len(e.victims) == 0 && e.woken < mostWakes && now.Sub(e.gone) >= patience<<e.woken:
+			e.woken++
 			if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it", "node", node)
 			}
