@@ -179,7 +179,7 @@ func TestKeeper_PodOfHigherPriority_EvictsAndTellsBoth(t *testing.T) {
 	}
 }
 
-// TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute also has the scheduler woken, seldomer each time.
+// TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute also has the scheduler woken, less often each time.
 func TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute(t *testing.T) {
 	e := newEnv(t, Options{})
 	e.node("a")
