@@ -87,8 +87,10 @@ func TestPlugin_EarlierReleaseAndBack_KeepsPods(t *testing.T) {
 	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
 	programs, err := cluster.EarlierPrograms(ctx)
 	must(t, err)
+	// That release finds libcuda.so.1 by the dynamic linker only, and publishes no device without CUDA's version.
 	earlier := fmt.Sprintf(`{"spec": {"template": {"spec": {
-		"containers": [{"name": "gpus", "command": ["/earlier/dra-kubelet-plugin"], "volumeMounts": [{"name": "earlier", "mountPath": "/earlier"}]}],
+		"containers": [{"name": "gpus", "command": ["/earlier/dra-kubelet-plugin"],
+			"env": [{"name": "LD_LIBRARY_PATH", "value": "/driver-root/usr/lib/x86_64-linux-gnu"}], "volumeMounts": [{"name": "earlier", "mountPath": "/earlier"}]}],
 		"volumes": [{"name": "earlier", "hostPath": {"path": %q}}]}}}}`, programs)
 	keep := func(pods []corev1.Pod, want map[string][]string) {
 		t.Helper()
@@ -108,6 +110,12 @@ func TestPlugin_EarlierReleaseAndBack_KeepsPods(t *testing.T) {
 	t.Cleanup(func() {
 		if downgraded {
 			rollout(context.WithoutCancel(ctx), t, "rollout", "undo", pluginDaemonSet)
+		}
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, err := cluster.Kubectl(context.WithoutCancel(ctx), "-n", env.Namespace, "logs", "-l", "app.kubernetes.io/component=kubelet-plugin", "--tail=60")
+			t.Logf("%v: the plugin's log:\n%s", err, log)
 		}
 	})
 	rollout(ctx, t, "patch", pluginDaemonSet, "--patch", earlier)
