@@ -77,7 +77,8 @@ func (e *Env) touchPlugins(ctx context.Context, settings string) error {
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"settings": %q}}}`, settings)
+	// Another value each time: the same one again would be no change.
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"settings": "%s, %d"}}}`, settings, time.Now().UnixNano())
 	for _, p := range all.Items {
 		// A pod of before the upgrade can be gone.
 		if _, err := pods.Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
