@@ -113,8 +113,13 @@ func createPartitionClaim(ctx context.Context, t *testing.T, namespace, name, ex
 // waitRunning waits until a pod is ready and returns it.
 func waitRunning(ctx context.Context, t *testing.T, namespace, name string) corev1.Pod {
 	t.Helper()
+	return waitRunningFor(ctx, t, namespace, name, 90*time.Second)
+}
+
+func waitRunningFor(ctx context.Context, t *testing.T, namespace, name string, limit time.Duration) corev1.Pod {
+	t.Helper()
 	var pod *corev1.Pod
-	must(t, cluster.Eventually(ctx, "pod "+name, 90*time.Second, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "pod "+name, limit, func(ctx context.Context) (bool, string) {
 		var err error
 		if pod, err = cluster.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return false, err.Error()

@@ -137,6 +137,12 @@ func preemption(ctx context.Context, t *testing.T) {
 	createPriorities(ctx, t)
 }
 
+// waitPreempts waits until a pod runs for which another one leaves. If a newcomer got the devices first, it takes a minute more.
+func waitPreempts(ctx context.Context, t *testing.T, namespace, name string) corev1.Pod {
+	t.Helper()
+	return waitRunningFor(ctx, t, namespace, name, 3*time.Minute)
+}
+
 // TestPreemption_HigherPriority_EvictsAndRuns fills the node with pods of a Deployment, which creates each evicted pod again.
 // A pod with the policy Never waits all the time.
 func TestPreemption_HigherPriority_EvictsAndRuns(t *testing.T) {
@@ -156,7 +162,7 @@ func TestPreemption_HigherPriority_EvictsAndRuns(t *testing.T) {
 		createClaim(ctx, t, namespace, name, "")
 		began := time.Now()
 		train := createPod(ctx, t, namespace, name, name, prioritized("e2e-high"))
-		checkPod(ctx, t, waitRunning(ctx, t, namespace, name))
+		checkPod(ctx, t, waitPreempts(ctx, t, namespace, name))
 		t.Logf("with a grace period of %d s, the pod runs %.1f s after its creation", grace, time.Since(began).Seconds())
 
 		if left := notebooks(ctx, t, namespace); len(left) != 1 || left[0].UID != before[0].UID && left[0].UID != before[1].UID {
@@ -213,7 +219,7 @@ func TestPreemption_DisruptionBudget_Holds(t *testing.T) {
 		t.Errorf("the answer lacks %q:\n%s", want, why)
 	}
 	must(t, cluster.Client.PolicyV1().PodDisruptionBudgets(namespace).Delete(ctx, "notebook", metav1.DeleteOptions{}))
-	waitRunning(ctx, t, namespace, "train")
+	waitPreempts(ctx, t, namespace, "train")
 }
 
 // TestPreemption_ExtendedResource_OnBothSides has pods that ask for nvidia.com/gpu, without a claim of their own.
@@ -226,7 +232,7 @@ func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
 	waitRunning(ctx, t, namespace, "notebook")
 	began := time.Now()
 	createPod(ctx, t, namespace, "train", "", prioritized("e2e-high", byResource))
-	checkPod(ctx, t, waitRunning(ctx, t, namespace, "train"))
+	checkPod(ctx, t, waitPreempts(ctx, t, namespace, "train"))
 	t.Logf("the pod runs %.1f s after its creation", time.Since(began).Seconds())
 	if all := messages(ctx, t, namespace, "Preempted"); len(all) != 1 || !strings.HasPrefix(all[0], "notebook: ") {
 		t.Errorf("evicted: %q", all)
@@ -251,7 +257,7 @@ func TestPreemption_Demo_ProductionTakesANotebook(t *testing.T) {
 	}))
 	_, err = cluster.Kubectl(ctx, "apply", "-f", file("production.yaml"))
 	must(t, err)
-	waitRunning(ctx, t, namespace, "production")
+	waitPreempts(ctx, t, namespace, "production")
 	if n, all := len(notebooks(ctx, t, namespace)), messages(ctx, t, namespace, "Preempted"); n != 7 || len(all) != 1 {
 		t.Errorf("%d notebooks run; evicted: %q", n, all)
 	}
