@@ -35,6 +35,8 @@ type Rules struct {
 	Busy sets.Set[string]
 	// Before are pods that wait too and that the scheduler tries first: they take what fits them.
 	Before []Goal
+	// Kept means that claims which no pod uses keep their devices. Otherwise these count as released in a moment.
+	Kept bool
 	// Now is the time of the question.
 	Now time.Time
 }

@@ -117,6 +117,19 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 	}
 }
 
+// TestPreempt_ClaimWithoutPods_LeavesUnlessItStays has an allocated claim that no pod uses, and a pod on another node.
+func TestPreempt_ClaimWithoutPods_LeavesUnlessItStays(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	e.start("unused", "a", gpus)
+	e.pods, e.Claims[0].Status.ReservedFor = nil, nil
+	e.node("b", "l40s-4", 1)
+	e.start("holder", "b", gpus)
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	e.expect(w, pack.Rules{}, pack.Room)
+	e.expect(w, pack.Rules{Kept: true}, pack.Evict, "holder")
+}
+
 func TestPreempt_PolicyNever_HasNoVictims(t *testing.T) {
 	e := newEnv(t)
 	e.node("a", "l40s-4", 1)

@@ -169,7 +169,7 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 	if len(u.pods) == 0 {
 		u.node = p.nodeOf(u.claims[0])
 		if p.o.preempt != nil {
-			u.victim = &victim{leaves: !heldByOthers(u.claims)} // Its devices are released in a moment.
+			u.victim = &victim{leaves: !p.o.preempt.Kept && !heldByOthers(u.claims)} // Its devices are released in a moment.
 		}
 		return
 	}

@@ -72,6 +72,8 @@ type Keeper struct {
 	// due is when victims are searched next for a pod, and for pods that ask for the same.
 	due   map[types.UID]time.Time
 	alike map[uint64]time.Time
+	// room is since when a pod waits although claims that no pod uses count as released.
+	room map[types.UID]time.Time
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	rules     rules
@@ -101,7 +103,7 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "", &corev1.Pod{}, trimPod),
 		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode),
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
-		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, evictions: map[string]*eviction{},
+		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
 	}
 }
 

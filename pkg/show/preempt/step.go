@@ -98,6 +98,11 @@ func (k *Keeper) waiting(pods []*corev1.Pod, now time.Time) (out []waiter) {
 			delete(k.due, id)
 		}
 	}
+	for id := range k.room {
+		if !live.Has(id) {
+			delete(k.room, id)
+		}
+	}
 	for key, at := range k.alike {
 		if !now.Before(at) {
 			delete(k.alike, key)
@@ -263,6 +268,8 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 		return
 	}
 	r := pack.Rules{Namespaces: k.o.Namespaces, Classes: k.o.Classes, Violate: k.o.Violate, Together: true, Now: now, Busy: sets.KeySet(k.evictions)}
+	began, waits := k.room[w.pod.UID]
+	r.Kept = waits && now.Sub(began) >= again
 	for _, o := range before {
 		if o.key != w.key && len(r.Before) < mostBefore {
 			r.Before = append(r.Before, o.goal)
@@ -271,6 +278,12 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit})
 	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
 		"victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
+	switch {
+	case answer.Verdict != pack.Room:
+		delete(k.room, w.pod.UID)
+	case !waits:
+		k.room[w.pod.UID] = now
+	}
 	if answer.Verdict != pack.Evict {
 		if answer.Verdict == pack.NoVictims {
 			k.alike[w.key] = now.Add(none)
