@@ -179,6 +179,26 @@ func TestKeeper_PodOfHigherPriority_EvictsAndTellsBoth(t *testing.T) {
 	}
 }
 
+// TestKeeper_ClaimWithoutPodsStays_EvictsAfterAMinute has an allocated claim that no pod uses.
+func TestKeeper_ClaimWithoutPodsStays_EvictsAfterAMinute(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	if !e.Start(whytest.Claim("unused", whytest.GPUs, 1), "a") {
+		t.Fatal("no room")
+	}
+	e.Claims[0].Status.ReservedFor = nil
+	e.node("b")
+	e.add("low", "b", 1)
+	e.add("high", "", 10)
+	e.after(0)
+	for range 2 {
+		e.after(none)
+	}
+	e.expect()
+	e.after(none)
+	e.expect("low")
+}
+
 // TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute also has the scheduler woken, less often each time.
 func TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute(t *testing.T) {
 	e := newEnv(t, Options{})
