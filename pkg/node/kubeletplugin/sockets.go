@@ -60,11 +60,13 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 func otherDriver(ctx context.Context, registrarDir, driver string) string {
 	socket := filepath.Join(registrarDir, driver+"-reg.sock")
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
 		return "" // A file without a listener is of a driver that ended.
 	}
-	_ = conn.Close()
-	return socket
+	if err == nil {
+		_ = conn.Close()
+	}
+	return socket // A busy driver can refuse connections for a time.
 }
 
 // errOther is the error for another driver's socket.
