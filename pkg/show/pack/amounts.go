@@ -5,6 +5,7 @@ package pack
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
@@ -62,13 +63,25 @@ func requests(pod *corev1.Pod) amounts {
 	return out
 }
 
-// freeOn returns what pods leave of each node. A node without its size has no amounts.
-func freeOn(nodes []*corev1.Node, pods []*corev1.Pod) map[string]amounts {
+// freeOn returns what pods leave of each node. A node without its size has no amounts. A kubelet counts zero of a resource
+// whose device plugin is gone: devices of claims serve it there, if a class says so.
+func freeOn(nodes []*corev1.Node, pods []*corev1.Pod, classes []*resourceapi.DeviceClass) map[string]amounts {
 	out := map[string]amounts{}
 	for _, n := range nodes {
-		if n != nil && len(n.Status.Allocatable) > 0 {
-			out[n.Name] = amounts(n.Status.Allocatable.DeepCopy())
+		if n == nil || len(n.Status.Allocatable) == 0 {
+			continue
 		}
+		free := amounts(n.Status.Allocatable.DeepCopy())
+		for _, class := range classes {
+			if class == nil || class.Spec.ExtendedResourceName == nil {
+				continue
+			}
+			name := corev1.ResourceName(*class.Spec.ExtendedResourceName)
+			if q, counted := free[name]; counted && q.IsZero() {
+				delete(free, name)
+			}
+		}
+		out[n.Name] = free
 	}
 	for _, p := range pods {
 		free := out[p.Spec.NodeName]

@@ -92,7 +92,7 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 	question := p.Question(asked, c.Rules)
 	held := sets.New(o.Held...)
 	if c.AllPods {
-		p.free = freeOn(c.Nodes, c.Pods)
+		p.free = freeOn(c.Nodes, c.Pods, c.Classes)
 	}
 	all := ask.Nodes(c.Nodes, c.Slices, c.Claims)
 	ask.Each(len(all), func(i int) { question.Load(all[i]) })

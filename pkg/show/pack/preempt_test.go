@@ -117,6 +117,36 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 	}
 }
 
+// TestPreempt_DevicePluginIsGone_ResourceIsServed has pods with nvidia.com/gpu on a node whose kubelet still counts zero of it.
+func TestPreempt_DevicePluginIsGone_ResourceIsServed(t *testing.T) {
+	byResource := func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
+		}}}
+	}
+	for name, c := range map[string]struct {
+		counted string
+		verdict pack.Verdict
+		victims []string
+	}{
+		"never a device plugin": {"", pack.Evict, []string{"holder"}},
+		"a former one":          {"0", pack.Evict, []string{"holder"}},
+		"one that serves":       {"2", pack.NoVictims, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+			n := e.node("a", "l40s-4", 1)
+			if c.counted != "" {
+				n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse(c.counted)
+			}
+			e.start("holder", "a", gpus, byResource)
+			w := e.waits(whytest.Claim("new", gpus, 1), 10, byResource, func(p *corev1.Pod) { p.Spec.ResourceClaims = nil })
+			e.expect(w, pack.Rules{Together: true}, c.verdict, c.victims...)
+		})
+	}
+}
+
 // TestPreempt_ClaimWithoutPods_LeavesUnlessItStays has an allocated claim that no pod uses, and a pod on another node.
 func TestPreempt_ClaimWithoutPods_LeavesUnlessItStays(t *testing.T) {
 	e := newEnv(t)
