@@ -30,7 +30,7 @@ const (
 	blocked State = "blocked"
 	// Unhealthy devices are published but not available to new claims.
 	Unhealthy State = "unhealthy"
-	// Cordoned devices are healthy, but an administrator took their GPU out of use.
+	// Cordoned devices are healthy, but an administrator took their GPU out of use, or a preemption reserves it.
 	Cordoned State = "cordoned"
 )
 

@@ -73,7 +73,7 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 
 // unhealthy selects the taints that a device has on one node only.
 func unhealthy(t resourceapi.DeviceTaint) bool {
-	return t.Key == resourceslices.UnhealthyTaint || t.Key == resourceslices.CordonTaint
+	return t.Key == resourceslices.UnhealthyTaint || t.Key == resourceslices.CordonTaint || t.Key == resourceslices.ReservedTaint
 }
 
 // Shapes stores each Shape once, while references to it exist. It is safe for concurrent use.

@@ -37,7 +37,7 @@ type Slice struct {
 	identities []string
 }
 
-// Tainted is the taint of an unhealthy or cordoned device.
+// Tainted is the taint of an unhealthy, cordoned or reserved device.
 type Tainted struct {
 	// Device is the index of the device.
 	Device int

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -65,6 +66,8 @@ type Options struct {
 	Held []Held
 	// Cordons are the GPUs that administrators took out of use.
 	Cordons Cordons
+	// Reserved are the addresses of the GPUs of which no new claim gets a device now. An API server without taints ignores it.
+	Reserved sets.Set[string]
 	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
 	Sharing sharing.Source
 }

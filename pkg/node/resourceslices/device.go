@@ -49,6 +49,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
 		b.taint(&d, cmp.Or(e.state, shares))
 		b.taintCordoned(&d, g)
+		b.taintReserved(&d, g)
 		b.taintUnmonitored(&d, g)
 		if e.held && e.state != "" {
 			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",

@@ -122,6 +122,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 		}
 		b.taint(&d, g.state)
 		b.taintCordoned(&d, g.members...)
+		b.taintReserved(&d, g.members...)
 		b.taintUnmonitored(&d, g.members...)
 		place := len(wholes)
 		if g.state != "" && g.held {

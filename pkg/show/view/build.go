@@ -223,7 +223,7 @@ func (b *builder) gpu(address string) *GPU {
 
 func (b *builder) slices(all []*pool.Slice, held []result) {
 	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
-	cordons := map[string]resourceapi.DeviceTaint{}
+	cordons, reserved := map[string]resourceapi.DeviceTaint{}, map[string]resourceapi.DeviceTaint{}
 	newest := b.samples.Add(pool.Of(all))
 	b.node.Incomplete = len(all) > 0 && !newest.Whole
 	for _, s := range newest.Slices {
@@ -233,9 +233,12 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			}
 		}
 		for _, u := range s.Unhealthy {
-			if name := s.Shape.Spec.Devices[u.Device].Name; u.Taint.Key == resourceslices.CordonTaint {
+			switch name := s.Shape.Spec.Devices[u.Device].Name; u.Taint.Key {
+			case resourceslices.CordonTaint:
 				cordons[name] = u.Taint
-			} else {
+			case resourceslices.ReservedTaint:
+				reserved[name] = u.Taint
+			default:
 				taints[name] = u.Taint
 			}
 		}
@@ -246,7 +249,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			names = append(names, r.Device)
 		}
 	}
-	room := b.cache.room(newest, names, len(taints)+len(cordons) > 0)
+	room := b.cache.room(newest, names, len(taints)+len(cordons)+len(reserved) > 0)
 	for _, s := range newest.Slices {
 		if s.Possible {
 			continue
@@ -289,8 +292,10 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NoDemand) {
 				g.Health = cmp.Or(t.Value, "unhealthy")
 			}
-			if t, cordoned := cordons[d.Name]; cordoned {
-				g.addTaint(t)
+			for _, of := range []map[string]resourceapi.DeviceTaint{cordons, reserved} {
+				if t, tainted := of[d.Name]; tainted {
+					g.addTaint(t)
+				}
 			}
 		}
 	}

@@ -197,6 +197,8 @@ func (g GPU) Condition() string {
 			out = append(out, "drained")
 		} else if t.Key == resourceslices.CordonTaint {
 			out = append(out, "cordoned")
+		} else if t.Key == resourceslices.ReservedTaint {
+			out = append(out, "reserved")
 		} else {
 			out = append(out, word)
 		}

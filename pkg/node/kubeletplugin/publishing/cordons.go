@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -22,8 +24,8 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// Cordons follows the annotations of the plugin's Node that take GPUs out of use. The last ones count while the API server
-// does not answer, and after a deletion of the Node.
+// Cordons follows the annotations of the plugin's Node that take GPUs out of use: cordons, and reservations, which end. The last
+// ones count while the API server does not answer, and after a deletion of the Node.
 type Cordons struct {
 	client       kubernetes.Interface
 	driver, node string
@@ -32,7 +34,10 @@ type Cordons struct {
 
 	mu sync.Mutex
 	// cordons is nil until the Node was read.
-	cordons resourceslices.Cordons
+	cordons      resourceslices.Cordons
+	reservations resourceslices.Reservations
+	// next fires changed when a reservation begins to count or ends.
+	next *time.Timer
 	// lastError is reported once.
 	lastError string
 }
@@ -49,8 +54,30 @@ func (c *Cordons) Cordoned() (resourceslices.Cordons, bool) {
 	return c.cordons, c.cordons != nil
 }
 
+// Reserved returns the addresses of the GPUs that are reserved now.
+func (c *Cordons) Reserved() sets.Set[string] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next != nil {
+		c.next.Stop()
+	}
+	now := time.Now()
+	reserved, next := c.reservations.At(now)
+	if !next.IsZero() {
+		c.next = time.AfterFunc(next.Sub(now), c.changed.Fire)
+	}
+	return reserved
+}
+
 // Run follows the Node until the context ends.
 func (c *Cordons) Run(ctx context.Context) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.next != nil {
+			c.next.Stop()
+		}
+	}()
 	informer := coreinformers.NewFilteredNodeInformer(c.client, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.node).String()
 	})
@@ -86,9 +113,16 @@ func (c *Cordons) set(o any) {
 			Remedy: fmt.Sprintf("correct the annotations of Node %s, or use kubectl gpu cordon, drain and uncordon", c.node),
 		})
 	}
+	reservations, err := resourceslices.ParseReservations(c.driver, node.Annotations)
+	if err != nil {
+		c.report(&claimerror.Error{
+			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are reserved for a pod of higher priority", Cause: err,
+			Remedy: fmt.Sprintf("remove the annotations of Node %s; the controller sets them again if it needs them", c.node),
+		})
+	}
 	c.mu.Lock()
-	same := c.cordons != nil && maps.Equal(c.cordons, found)
-	c.cordons = found
+	same := c.cordons != nil && maps.Equal(c.cordons, found) && maps.EqualFunc(c.reservations, reservations, time.Time.Equal)
+	c.cordons, c.reservations = found, reservations
 	c.mu.Unlock()
 	if !same {
 		c.changed.Fire()

@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -95,10 +96,39 @@ func TestCordons_NodeChanges_FollowsItAndKeepsThemWithoutIt(t *testing.T) {
 	})
 }
 
+// TestCordons_Reservation_EndsWithoutItsWriter fires when a reservation is set, and when its time is up.
+func TestCordons_Reservation_EndsWithoutItsWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := annotated()
+		node.Annotations[resourceslices.ReservationAnnotation(env.Driver, "gpu-0000-1b-00-0")] = time.Now().Add(2 * time.Minute).Format(time.RFC3339)
+		client, changed := fake.NewClientset(node), notify.NewTrigger()
+		c := NewCordons(client, env.Driver, env.Node, notifytest.Reporter(func(err error) { t.Error(err) }), changed)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			c.Run(ctx)
+			close(ended)
+		}()
+		began := time.Now()
+		<-changed
+		if got := c.Reserved(); !got.Equal(sets.New("0000:1b:00.0")) {
+			t.Errorf("reserved: %v", got)
+		}
+		<-changed
+		if got := c.Reserved(); len(got) > 0 || time.Since(began) != 2*time.Minute {
+			t.Errorf("reserved after %s: %v", time.Since(began), got)
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // unknownCordons are those before the first read.
 type unknownCordons struct{}
 
 func (unknownCordons) Cordoned() (resourceslices.Cordons, bool) { return nil, false }
+
+func (unknownCordons) Reserved() sets.Set[string] { return nil }
 
 func TestNode_CordonsUnknown_PublishesNothing(t *testing.T) {
 	n := newNode(t, NodeOptions{Cordoned: unknownCordons{}})

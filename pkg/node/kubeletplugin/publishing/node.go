@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -64,6 +65,8 @@ type Holders interface {
 // Cordoned returns the cordons of the node's GPUs; false while they are unknown.
 type Cordoned interface {
 	Cordoned() (resourceslices.Cordons, bool)
+	// Reserved returns the addresses of the GPUs that are reserved now.
+	Reserved() sets.Set[string]
 }
 
 // Node builds the node's slices from its GPUs. It is safe for concurrent use.
@@ -226,7 +229,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Holders: holders, Cordons: cordons, Settings: n.o.Settings, Sharing: n.o.Sharing,
+		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Holders: holders, Cordons: cordons, Reserved: n.o.Cordoned.Reserved(), Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer, and Readiness that the driver is not ready.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool {

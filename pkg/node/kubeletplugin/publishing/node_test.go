@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -63,6 +64,8 @@ func (noDevicePlugins) GPUs() (map[string]string, bool) { return nil, true }
 type cordons resourceslices.Cordons
 
 func (c cordons) Cordoned() (resourceslices.Cordons, bool) { return resourceslices.Cordons(c), true }
+
+func (cordons) Reserved() sets.Set[string] { return nil }
 
 // newNode makes a Node without held devices, whose reports go to the test's log.
 func newNode(t *testing.T, o NodeOptions) *Node {
