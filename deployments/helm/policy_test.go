@@ -4,6 +4,7 @@
 package helm
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -233,6 +234,35 @@ func TestWritesPolicies_ObjectsOfOthers_Denied(t *testing.T) {
 				t.Error("other users are matched")
 			}
 		})
+	}
+}
+
+// TestWritesPolicies_Preemption_ControllerReservesGPUsOnly has a controller that may patch nodes for labels, reservations or both.
+func TestWritesPolicies_Preemption_ControllerReservesGPUsOnly(t *testing.T) {
+	node := func(labels, annotations string) map[string]any {
+		return object(t, `{metadata: {labels: {`+labels+`}, annotations: {`+annotations+`}}, spec: {}}`)
+	}
+	changes := map[string]map[string]any{
+		"label": node("nvidia.com/gpu.count: '8'", ""), "reservation": node("", "reserve.gpu.nvidia.com/gpu-0000-1b-00-0: now"),
+		"cordon": node("", "cordon.gpu.nvidia.com/gpu-0000-1b-00-0: NoSchedule"), "another driver's": node("", "reserve.example.com/gpu-0000-1b-00-0: now"),
+	}
+	for _, c := range []struct {
+		labels, preemption string
+		allowed            []string
+	}{{"true", "false", []string{"label"}}, {"true", "true", []string{"label", "reservation"}}, {"false", "true", []string{"reservation"}}} {
+		all := loadPolicies(t, "admissionpolicy.yaml", "--set", "nodeLabels.enabled="+c.labels+",preemption.enabled="+c.preemption)
+		all["own-labels"].typeChecks(t)
+		for name, to := range changes {
+			for _, pair := range [][2]any{{node("", ""), to}, {to, node("", "")}} {
+				_, denied := all["own-labels"].decide(t, map[string]any{
+					"request": map[string]any{"userInfo": map[string]any{"username": "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-controller"}, "operation": "UPDATE"},
+					"object":  pair[1], "oldObject": pair[0],
+				})
+				if (denied == "") != slices.Contains(c.allowed, name) {
+					t.Errorf("labels %s, preemption %s, %s: denied %q", c.labels, c.preemption, name, denied)
+				}
+			}
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -236,6 +237,43 @@ func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
 	t.Logf("the pod runs %.1f s after its creation", time.Since(began).Seconds())
 	if all := messages(ctx, t, namespace, "Preempted"); len(all) != 1 || !strings.HasPrefix(all[0], "notebook: ") {
 		t.Errorf("evicted: %q", all)
+	}
+}
+
+// TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs has a pod for the GPUs of two pods of a Deployment, which creates them
+// again at once. The GPUs are reserved until both are free.
+func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
+	ctx := testContext(t)
+	preemption(ctx, t)
+	namespace := createNamespace(ctx, t, nil)
+	keeper(ctx, t, namespace, 6)
+	for _, grace := range []int{0, 1} {
+		startNotebooks(ctx, t, namespace, grace)
+		name := fmt.Sprintf("train-%d", grace)
+		r := request("gpu", env.Driver)
+		r.Exactly.Count = 2
+		createRequests(ctx, t, namespace, name, "", r)
+		began := time.Now()
+		createPod(ctx, t, namespace, name, name, prioritized("e2e-high"))
+		checkPod(ctx, t, waitPreempts(ctx, t, namespace, name))
+		t.Logf("with a grace period of %d s, the pod runs %.1f s after its creation", grace, time.Since(began).Seconds())
+		preempted := messages(ctx, t, namespace, "Preempted")
+		if left := notebooks(ctx, t, namespace); len(left) != 0 || len(preempted) != 2*(grace+1) {
+			t.Errorf("%d pods of the Deployment run; evicted: %q", len(left), preempted)
+		}
+		nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		must(t, err)
+		for _, n := range nodes.Items {
+			if gpus := resourceslices.ReservationsOf(env.Driver, n.Annotations); len(gpus) > 0 {
+				must(t, cluster.Eventually(ctx, "the reservations end", 10*time.Second, func(ctx context.Context) (bool, string) {
+					now, err := cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+					return err == nil && len(resourceslices.ReservationsOf(env.Driver, now.Annotations)) == 0, fmt.Sprint(err, now.Annotations)
+				}))
+			}
+		}
+		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
+		_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "deployment", "notebook", "--wait", "--cascade=foreground")
+		must(t, err)
 	}
 }
 

@@ -451,6 +451,26 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/pack", Test: "TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor",
 	},
 	{
+		Name: "victims are evicted before their GPUs are reserved", File: "pkg/show/preempt/reserve.go",
+		Old: "return t.Device == i && t.Taint.Key == resourceslices.ReservedTaint }) {", New: "return t.Device == i }) && len(names) > 99 {",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly",
+	},
+	{
+		Name: "a reservation ends before the last victim is gone", File: "pkg/show/preempt/reserve.go",
+		Old: "case e.gone.IsZero():", New: "case e.gone.IsZero() && e.reservation == nil:",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone",
+	},
+	{
+		Name: "a reservation stays for a pod that is gone", File: "pkg/show/preempt/step.go",
+		Old: "if err := k.end(ctx, node, e); err != nil {", New: "if err := ctx.Err(); err != nil {",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_ReservationIsNeedless_Ends",
+	},
+	{
+		Name: "a reservation has no end", File: "pkg/node/resourceslices/reservation.go",
+		Old: "if change = until; !now.Before(until) {", New: "if change = until; now.IsZero() {",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestCordons_Reservation_EndsWithoutItsWriter",
+	},
+	{
 		Name: "a pod whose victims leave slowly preempts again", File: "pkg/show/preempt/step.go",
 		Old: "pack.Apart(pod) != \"\" || k.served(pod) {", New: "pack.Apart(pod) != \"\" {",
 		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",

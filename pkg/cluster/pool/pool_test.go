@@ -79,13 +79,22 @@ func TestShapes_NoReference_Forgotten(t *testing.T) {
 }
 
 func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
+	for key, state := range map[string]pool.State{
+		resourceslices.UnhealthyTaint: pool.Unhealthy, resourceslices.CordonTaint: pool.Cordoned, resourceslices.ReservedTaint: pool.Cordoned,
+	} {
+		sameShape(t, key, state)
+	}
+}
+
+func sameShape(t *testing.T, key string, state pool.State) {
+	t.Helper()
 	shapes := &pool.Shapes{}
 	slices := published(t, "l40s-4", "a")
 	first := poolOf(shapes, slices)
 	known := shapes.Len()
 	for _, s := range slices {
 		for i := range s.Spec.Devices {
-			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"})
+			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: key, Value: "lost"})
 		}
 	}
 	p := poolOf(shapes, slices)
@@ -93,8 +102,8 @@ func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
 		t.Error("a taint makes a shape of its own")
 	}
 	counts := p.Count(nil)
-	if n := counts.Devices[pool.KindState{Kind: l40s, State: pool.Unhealthy}]; n != 4 {
-		t.Errorf("%d of 4 GPUs are unhealthy: %v", n, counts.Devices)
+	if n := counts.Devices[pool.KindState{Kind: l40s, State: state}]; n != 4 {
+		t.Errorf("%d of 4 GPUs are %s: %v", n, state, counts.Devices)
 	}
 	runtime.KeepAlive(first)
 }

@@ -61,19 +61,14 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 	s := &Shape{Spec: spec, places: slices.Clone(places)}
 	s.Spec.NodeName, s.Spec.Pool = nil, resourceapi.ResourcePool{}
 	for i, d := range spec.Devices {
-		if slices.ContainsFunc(d.Taints, unhealthy) {
-			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), unhealthy)
+		if slices.ContainsFunc(d.Taints, resourceslices.OfNow) {
+			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), resourceslices.OfNow)
 		}
 		s.Kinds = append(s.Kinds, KindOf(d))
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)
 	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { _, ok := resourceslices.Shareable(d); return ok })
 	return s
-}
-
-// unhealthy selects the taints that a device has on one node only.
-func unhealthy(t resourceapi.DeviceTaint) bool {
-	return t.Key == resourceslices.UnhealthyTaint || t.Key == resourceslices.CordonTaint || t.Key == resourceslices.ReservedTaint
 }
 
 // Shapes stores each Shape once, while references to it exist. It is safe for concurrent use.
@@ -233,7 +228,7 @@ func (p *packer) device(device int, raw []byte) error {
 			if err := t.Unmarshal(f.value); err != nil {
 				return err
 			}
-			if unhealthy(t) {
+			if resourceslices.OfNow(t) {
 				p.out.Unhealthy = append(p.out.Unhealthy, Tainted{device, t})
 				return nil
 			}
@@ -338,7 +333,7 @@ func Unshared(s *resourceapi.ResourceSlice) *Slice {
 	spec.Devices = slices.Clone(spec.Devices)
 	for i, d := range spec.Devices {
 		for _, t := range d.Taints {
-			if unhealthy(t) {
+			if resourceslices.OfNow(t) {
 				out.Unhealthy = append(out.Unhealthy, Tainted{i, t})
 			}
 		}

@@ -114,11 +114,8 @@ func (t *template) note(format, device string) { t.notes[format] = append(t.note
 // keep replaces the device's values that only a running node has. It returns false for a device that another node would
 // not have.
 func (t *template) keep(d *resourceapi.Device) bool {
-	ofNode := func(t resourceapi.DeviceTaint) bool {
-		return t.Key == resourceslices.UnhealthyTaint || t.Key == resourceslices.CordonTaint
-	}
 	for _, taint := range d.Taints {
-		if !ofNode(taint) {
+		if !resourceslices.OfNow(taint) {
 			continue
 		}
 		if state := resourceslices.State(taint.Value); state == resourceslices.NoDemand || state == resourceslices.NVLink {
@@ -126,7 +123,7 @@ func (t *template) keep(d *resourceapi.Device) bool {
 		}
 		t.note("these devices are unavailable on the node, and available on a new one: %s", d.Name)
 	}
-	d.Taints = slices.DeleteFunc(d.Taints, ofNode)
+	d.Taints = slices.DeleteFunc(d.Taints, resourceslices.OfNow)
 	for i := range d.Taints {
 		d.Taints[i].TimeAdded = nil // The API server sets it.
 	}

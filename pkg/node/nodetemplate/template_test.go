@@ -195,7 +195,7 @@ func TestFromNode_UnhealthyNode_PredictsHealthyOne(t *testing.T) {
 			d := &published[i].Spec.Devices[j]
 			switch kind := text(*d, "type"); {
 			case kind == "gpu":
-				d.Taints = unhealthy("reset")
+				d.Taints = append(unhealthy("reset"), resourceapi.DeviceTaint{Key: resourceslices.CordonTaint}, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint})
 				d.Attributes["cliqueID"] = resourceapi.DeviceAttribute{IntValue: new(int64(3))}
 			case kind == "mig" && partition == "":
 				partition = d.Name

@@ -70,3 +70,8 @@ func (b *builder) taintCordoned(d *resourceapi.Device, gpus ...gpuState) {
 // withdrawn reports whether a GPU's devices are not published to new claims because it is cordoned, and the API server
 // drops taints.
 func (b *builder) withdrawn(g gpuState) bool { return !b.o.Taints && b.o.Cordons.effect(g) != "" }
+
+// OfNow reports whether a taint is one that a device has on its node for a time: for a fault, a cordon or a reservation.
+func OfNow(t resourceapi.DeviceTaint) bool {
+	return t.Key == UnhealthyTaint || t.Key == CordonTaint || t.Key == ReservedTaint
+}

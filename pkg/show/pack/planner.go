@@ -99,7 +99,8 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 	for _, n := range all {
 		loaded := n
 		if len(held) > 0 {
-			loaded = n.Untainted(resourceslices.CordonTaint, p.only(n.Name, held))
+			own := p.only(n.Name, held)
+			loaded = n.Untainted(resourceslices.CordonTaint, own).Untainted(resourceslices.ReservedTaint, own)
 		}
 		one := &node{Node: loaded, gpus: map[string][]*unit{}}
 		p.nodes[n.Name] = one

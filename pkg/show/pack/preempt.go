@@ -28,7 +28,7 @@ type Rules struct {
 	Namespaces, Classes []string
 	// Violate also takes victims whose eviction a disruption budget does not allow, if there are no others.
 	Violate bool
-	// Together takes only victims whose devices come free at once, because nothing holds a part of them for the pod: those of one
+	// Together takes only victims whose devices come free at once, if nothing holds a part of them for the pod: those of one
 	// claim. It also expects that each victim is created again at once, and takes what is free on the node.
 	Together bool
 	// Busy are nodes that victims of another preemption leave.
@@ -63,8 +63,11 @@ type Preemption struct {
 	Victims []*corev1.Pod
 	// Violations counts the victims whose eviction a disruption budget does not allow.
 	Violations int
-	// Devices has the devices of the pod then.
+	// Devices has the devices of the pod then, and GPUs the GPUs of them.
 	Devices []string
+	GPUs    []GPU
+	// Together means that the victims are also those of the rule Together: their devices need no reservation.
+	Together bool
 	// Cut means that the search ended before all possibilities were tried.
 	Cut bool
 }
@@ -110,7 +113,11 @@ func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemp
 	if !ok {
 		return out
 	}
-	out.Verdict, out.Node, out.Devices = Evict, best.node.Name, devices(best.goal)
+	out.Verdict, out.Node, out.Devices, out.GPUs = Evict, best.node.Name, devices(best.goal), p.gpusOf(best.goal)
+	o.preempt.Together = true
+	if one := newCandidate(best.node, best.set); !p.violates(one) {
+		_, _, out.Together = p.evict(ctx, one, w)
+	}
 	out.Violations = costOf(best.set).victims.violations
 	for _, u := range best.set {
 		out.Victims = append(out.Victims, u.pods...)

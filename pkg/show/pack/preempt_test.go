@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
@@ -251,6 +252,30 @@ func TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor(t *testing.T) {
 	e.Claims, e.pods = e.Claims[:1], e.pods[:1]
 	e.expect(double, pack.Rules{}, pack.Evict, "one")
 	e.expect(double, together, pack.NoVictims)
+	if one, two := e.preempt(single, pack.Rules{}), e.preempt(double, pack.Rules{}); one.Verdict == pack.Evict || two.Together || len(two.GPUs) != 2 {
+		t.Errorf("the answers are %+v and %+v", one, two)
+	}
+}
+
+// TestPreempt_ReservedGPUs_CountForTheirPodOnly has a node whose GPUs are reserved.
+func TestPreempt_ReservedGPUs_CountForTheirPodOnly(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 2)
+	e.start("one", "a", gpus, of(1, 1))
+	e.start("two", "a", gpus, of(2, 1))
+	w := e.waits(whytest.Claim("double", gpus, 2), 10)
+	first := e.preempt(w, pack.Rules{})
+	for _, s := range e.Slices {
+		for i := range s.Spec.Devices {
+			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		}
+	}
+	e.expect(w, pack.Rules{}, pack.NoVictims)
+	o := options
+	o.Held = first.GPUs
+	if got := pack.Preempt(t.Context(), e.cluster(), w, pack.Rules{Now: noon}, o); got.Verdict != pack.Evict || len(got.Victims) != 2 {
+		t.Errorf("the answer is %+v", got)
+	}
 }
 
 // key is the cost of victims in the scheduler's order, computed without the planner.

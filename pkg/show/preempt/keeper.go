@@ -77,14 +77,21 @@ type Keeper struct {
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	rules     rules
+	// swept is when reservations of others were last removed, alone when the last one was not followed by a plugin, and woke when
+	// the scheduler was last made to try pods.
+	swept, alone, woke time.Time
 }
 
 // eviction is the set of victims of one pod.
 type eviction struct {
-	pod     types.UID
+	pod types.UID
+	// victims is nil while GPUs are reserved and nothing is evicted yet.
 	victims map[types.UID]bool
 	at      time.Time
-	// gone is when the last victim was gone, and zero before. woken counts how often the scheduler was woken since.
+	// reservation is nil if the devices of the victims come free at once, and after its end.
+	reservation *reservation
+	// gone is when the last victim was gone and the reservation ended, and zero before. woken counts how often the scheduler was
+	// woken since.
 	gone  time.Time
 	woken int
 }
@@ -101,7 +108,7 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 	return &Keeper{
 		o: o, cluster: cluster, client: client, dynamic: dynamic, events: events,
 		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "", &corev1.Pod{}, trimPod),
-		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode),
+		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode(o.Driver)),
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
 	}

@@ -5,6 +5,7 @@ package preempt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -28,7 +29,9 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
@@ -48,6 +51,8 @@ type env struct {
 	refuses map[string]bool
 	// slow means that evicted pods stay.
 	slow bool
+	// deaf means that no plugin taints reserved GPUs, and fails that Nodes cannot be written.
+	deaf, fails bool
 }
 
 func newEnv(t testing.TB, o Options) *env {
@@ -77,11 +82,40 @@ func newEnv(t testing.TB, o Options) *env {
 		}
 		return true, nil, nil
 	})
+	e.client.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return e.fails, nil, apierrors.NewInternalError(errors.New("no quorum"))
+	})
 	return e
 }
 
+// reserved are the GPUs that Nodes reserve.
+func (e *env) reserved() (out []string) {
+	e.t.Helper()
+	all, err := e.client.CoreV1().Nodes().List(e.t.Context(), metav1.ListOptions{})
+	e.put(err)
+	for _, n := range all.Items {
+		e.put(e.nodes.GetStore().Update(&n))
+		for _, g := range resourceslices.ReservationsOf(slicetest.Driver, n.Annotations) {
+			out = append(out, n.Name+"/"+g)
+		}
+	}
+	return out
+}
+
+// Objects has the slices of plugins that follow reservations.
 func (e *env) Objects() (controller.Objects, bool) {
-	packed, err := whytest.Pack(e.Slices)
+	reserved := e.reserved()
+	var published []*resourceapi.ResourceSlice
+	for _, s := range e.Slices {
+		s = s.DeepCopy()
+		for i, d := range s.Spec.Devices {
+			if slices.ContainsFunc(view.GPUsOf(d), func(g string) bool { return slices.Contains(reserved, *s.Spec.NodeName+"/"+g) }) && !e.deaf {
+				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+			}
+		}
+		published = append(published, s)
+	}
+	packed, err := whytest.Pack(published)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -90,14 +124,20 @@ func (e *env) Objects() (controller.Objects, bool) {
 
 func (e *env) Wake(context.Context) error { e.wakes++; return nil }
 
-func (e *env) node(name string) {
+func (e *env) node(name string, gpus ...int) {
 	e.t.Helper()
-	n, err := e.Add(name, "l40s-4", 1)
+	count := 1
+	if len(gpus) > 0 {
+		count = gpus[0]
+	}
+	n, err := e.Add(name, "l40s-4", count)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("32"), "pods": resource.MustParse("110")}
 	e.put(e.nodes.GetStore().Add(n))
+	_, err = e.client.CoreV1().Nodes().Create(e.t.Context(), n.DeepCopy(), metav1.CreateOptions{})
+	e.put(err)
 }
 
 func (e *env) put(err error) {
@@ -110,7 +150,13 @@ func (e *env) put(err error) {
 // add puts a pod with a claim into the cluster. Without a node it waits.
 func (e *env) add(name, node string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	e.t.Helper()
-	c := whytest.Claim(name, whytest.GPUs, 1)
+	return e.addFor(name, node, priority, 1, change...)
+}
+
+// addFor puts a pod with a claim for several GPUs into the cluster.
+func (e *env) addFor(name, node string, priority int32, gpus int64, change ...func(*corev1.Pod)) *corev1.Pod {
+	e.t.Helper()
+	c := whytest.Claim(name, whytest.GPUs, gpus)
 	if node == "" {
 		e.Claims = append(e.Claims, c)
 	} else if !e.Start(c, node) {
@@ -223,6 +269,112 @@ func TestKeeper_AnotherPodTookTheDevices_NoEvictionForAMinute(t *testing.T) {
 	e.after(2 * tick)
 	e.after(tick)
 	e.expect("low", "newcomer")
+}
+
+// several has a node of two GPUs with two pods, and one that waits for both.
+func several(t *testing.T) *env {
+	e := newEnv(t, Options{})
+	e.node("a", 2)
+	e.add("one", "a", 1)
+	e.add("two", "a", 2)
+	e.addFor("high", "", 10, 2)
+	e.slow = true
+	return e
+}
+
+func (e *env) wantReserved(when string, gpus int) {
+	e.t.Helper()
+	if got := e.reserved(); len(got) != gpus {
+		e.t.Errorf("%s: reserved: %q", when, got)
+	}
+}
+
+// TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone also has victims that leave one after the other.
+func TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone(t *testing.T) {
+	e := several(t)
+	e.after(0)
+	e.expect()
+	e.wantReserved("before the eviction", 2)
+	first, _ := e.nodes.GetStore().List()[0].(*corev1.Node)
+	e.after(tick)
+	slices.Sort(e.evicted)
+	e.expect("one", "two")
+	e.end("one")
+	for range 40 {
+		e.after(tick)
+	}
+	e.wantReserved("one victim stays", 2)
+	later, _ := e.nodes.GetStore().List()[0].(*corev1.Node)
+	for key, until := range first.Annotations {
+		if later.Annotations[key] <= until {
+			t.Errorf("the reservation still ends at %s", until)
+		}
+	}
+	e.end("two")
+	for range 2*rounds - 1 {
+		e.after(tick)
+	}
+	e.wantReserved("while the scheduler tries all pods", 2)
+	if e.wakes != rounds {
+		t.Errorf("the scheduler was woken %d times", e.wakes)
+	}
+	e.after(2 * tick)
+	e.wantReserved("after it", 0)
+	for range patience / tick {
+		e.after(tick)
+	}
+	if e.wakes != rounds+1 {
+		t.Errorf("the scheduler was woken %d times", e.wakes)
+	}
+	e.end("high")
+	e.after(tick)
+	if len(e.evictions) > 0 {
+		t.Errorf("evictions: %v", e.evictions)
+	}
+}
+
+// TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly has a plugin or an API server that knows no reservation.
+func TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly(t *testing.T) {
+	e := several(t)
+	e.deaf = true
+	for range 60 {
+		e.after(tick)
+	}
+	e.expect()
+	e.wantReserved("after a minute", 0)
+	e.add("single", "", 5)
+	e.after(tick)
+	e.after(tick)
+	e.expect("one")
+}
+
+// TestKeeper_ReservationIsNeedless_Ends has a pod that is gone before the eviction, and one after it. The API server
+// refuses the first writes.
+func TestKeeper_ReservationIsNeedless_Ends(t *testing.T) {
+	for _, steps := range []int{1, 2} {
+		e := several(t)
+		for range steps {
+			e.after(tick)
+		}
+		e.wantReserved("while the pod waits", 2)
+		e.end("high")
+		e.fails = true
+		e.after(tick)
+		e.wantReserved("the API server refuses", 2)
+		e.fails = false
+		e.after(tick)
+		e.wantReserved("the pod is gone", 0)
+	}
+}
+
+// TestKeeper_ReservationOfAFormerLeader_Ends has a Node that a former leader wrote.
+func TestKeeper_ReservationOfAFormerLeader_Ends(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.put(e.write(t.Context(), "a", []string{"gpu-0000-01-00-0"}, "2026-01-01T12:02:00Z"))
+	e.wantReserved("before", 1)
+	e.after(renew)
+	e.wantReserved("after", 0)
 }
 
 // TestKeeper_VictimsLeaveSlowly_NoOtherEviction has a victim with a grace period of five minutes, and another node.

@@ -49,7 +49,12 @@ func (k *Keeper) step(ctx context.Context, now time.Time) {
 	}
 	pods := read.All[*corev1.Pod](k.pods.GetStore())
 	waiting := k.waiting(pods, now)
+	k.sweep(ctx, now)
 	k.follow(ctx, objects, pods, waiting, now)
+	if node := k.reserved(objects); node != "" {
+		k.proceed(ctx, objects, pods, k.complete(objects, waiting, now), node, now)
+		return
+	}
 	lowest, found := lowestPriority(pods)
 	due := func(w waiter) bool {
 		return found && now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && pack.Priority(w.pod) > lowest && k.may(w.pod, now)
@@ -198,13 +203,18 @@ func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
 }
 
 // served reports whether pods leave a node for a pod.
-func (k *Keeper) served(pod *corev1.Pod) bool {
-	for _, e := range k.evictions {
+func (k *Keeper) served(pod *corev1.Pod) bool { return k.servedOn(pod) != "" }
+
+func (k *Keeper) servedWaiter(w waiter) bool { return k.served(w.pod) }
+
+// servedOn returns the node that pods leave for a pod, or "".
+func (k *Keeper) servedOn(pod *corev1.Pod) string {
+	for node, e := range k.evictions {
 		if e.pod == pod.UID {
-			return true
+			return node
 		}
 	}
-	return false
+	return ""
 }
 
 // follow forgets evictions whose pod runs or whose time is up, and wakes the scheduler if a pod still waits.
@@ -223,6 +233,11 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		}
 	}
 	for node, e := range k.evictions {
+		needless := !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod })
+		if e.victims == nil {
+			k.await(ctx, node, e, needless, now)
+			continue
+		}
 		// A pod that has not left a minute after its grace period may never leave.
 		until := e.at.Add(again)
 		for id := range e.victims {
@@ -237,26 +252,97 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		if len(e.victims) == 0 && e.gone.IsZero() {
 			e.gone = now
 		}
+		if !e.gone.IsZero() && e.until().After(until) {
+			until = e.until()
+		}
 		switch {
-		case !now.Before(until), !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod }):
-			delete(k.evictions, node)
+		case !now.Before(until), needless:
+			k.forget(ctx, node, e)
+		case e.reservation != nil && now.Sub(e.reservation.set) >= renew:
+			if err := k.annotate(ctx, node, e.reservation, now); err != nil {
+				klog.FromContext(ctx).Error(err, "The GPUs that victims leave may go to other pods", "node", node)
+			}
+		case e.reservation != nil:
 		case len(e.victims) == 0 && e.woken < mostWakes && now.Sub(e.gone) >= patience<<e.woken:
 			e.woken++
-			if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
+			if err := k.wake(ctx, now); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it", "node", node)
 			}
 		}
 	}
+	if err := k.finish(ctx, waiting, now); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it")
+	}
 }
 
-// serve searches victims for a pod, and evicts them. The scheduler tries the pods before it first.
-func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, now time.Time) {
+// until is the least time for which an eviction is remembered once the victims are gone.
+func (e *eviction) until() time.Time {
+	if e.reservation != nil {
+		return e.gone.Add(2 * again)
+	}
+	return e.gone.Add(again)
+}
+
+// forget forgets an eviction, and ends its reservation. If that fails, it is tried again.
+func (k *Keeper) forget(ctx context.Context, node string, e *eviction) {
+	if err := k.end(ctx, node, e); err != nil {
+		klog.FromContext(ctx).Error(err, "GPUs stay reserved for a moment", "node", node)
+		return
+	}
+	delete(k.evictions, node)
+}
+
+// await ends a reservation that is not needed any more, or that the plugin of the node does not follow.
+func (k *Keeper) await(ctx context.Context, node string, e *eviction, needless bool, now time.Time) {
+	if !needless && now.Sub(e.at) < taintWithin {
+		return
+	}
+	if !needless {
+		k.alone = now
+		delete(k.due, e.pod)
+		klog.FromContext(ctx).Info("The devices of reserved GPUs were not tainted: for an hour, pods are evicted only if the devices of "+
+			"one claim suffice. Device taints need Kubernetes 1.36, or their feature gate, and the plugin needs this version",
+			"node", node, "after", now.Sub(e.at))
+	}
+	k.forget(ctx, node, e)
+}
+
+// reserved returns a node whose reserved GPUs are all tainted, and whose victims are not evicted yet.
+func (k *Keeper) reserved(objects controller.Objects) string {
+	for node, e := range k.evictions {
+		if e.victims == nil && tainted(objects.Slices, node, e.reservation) {
+			return node
+		}
+	}
+	return ""
+}
+
+// proceed evicts the victims for whose GPUs a reservation holds. It searches them again, because others could take devices
+// before.
+func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, waiting []waiter, node string, now time.Time) {
+	e := k.evictions[node]
+	at := slices.IndexFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod })
+	if at >= 0 {
+		w := waiting[at]
+		busy := sets.KeySet(k.evictions)
+		busy.Delete(node)
+		answer, ok := k.search(ctx, objects, pods, w, waiting[:at], pack.Rules{Busy: busy}, e.reservation.gpus, now)
+		if ok && answer.Verdict == pack.Evict && answer.Node == node && sets.New(e.reservation.gpus...).HasAll(answer.GPUs...) {
+			k.try(ctx, w.pod, answer, false, now)
+		}
+	}
+	if e.victims == nil {
+		k.forget(ctx, node, e)
+	}
+}
+
+// search searches victims for a pod. The scheduler tries the pods before it first. It returns false if that cannot be judged.
+func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, r pack.Rules, held []pack.GPU, now time.Time) (pack.Preemption, bool) {
 	logger := klog.FromContext(ctx)
-	k.due[w.pod.UID] = now.Add(none)
 	taints, err := k.taintRules(ctx, now)
 	if err != nil {
 		logger.Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
-		return
+		return pack.Preemption{}, false
 	}
 	c := &pack.Cluster{Pods: pods, AllPods: true, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
 	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
@@ -265,19 +351,31 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 		c.ServerVersion = objects.Server.String()
 	}
 	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, c.Nodes) {
-		return
+		return pack.Preemption{}, false
 	}
-	r := pack.Rules{Namespaces: k.o.Namespaces, Classes: k.o.Classes, Violate: k.o.Violate, Together: true, Now: now, Busy: sets.KeySet(k.evictions)}
-	began, waits := k.room[w.pod.UID]
-	r.Kept = waits && now.Sub(began) >= again
+	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
 	for _, o := range before {
-		if o.key != w.key && len(r.Before) < mostBefore {
+		// A pod that GPUs are reserved for takes no others, or leaves those.
+		if o.key != w.key && len(r.Before) < mostBefore && (r.Together || !k.servedWaiter(o)) {
 			r.Before = append(r.Before, o.goal)
 		}
 	}
-	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit})
+	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
 	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
 		"victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
+	return answer, true
+}
+
+// serve searches victims for a pod. It evicts them, or first reserves the GPUs that they leave one after the other.
+func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, now time.Time) {
+	k.due[w.pod.UID] = now.Add(none)
+	began, waits := k.room[w.pod.UID]
+	r := pack.Rules{Busy: sets.KeySet(k.evictions), Kept: waits && now.Sub(began) >= again}
+	r.Together = !k.alone.IsZero() && now.Sub(k.alone) < untaintable
+	answer, ok := k.search(ctx, objects, pods, w, before, r, nil, now)
+	if !ok {
+		return
+	}
 	switch {
 	case answer.Verdict != pack.Room:
 		delete(k.room, w.pod.UID)
@@ -290,10 +388,22 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 		}
 		return
 	}
-	k.due[w.pod.UID] = now.Add(refused)
-	if err := k.evict(ctx, w.pod, answer, now); err != nil && ctx.Err() == nil {
-		logger.Error(err, "Cannot evict the pods of lower priority; trying again", "pod", klog.KObj(w.pod), "node", answer.Node)
-		k.events.Eventf(w.pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again", answer.Node)
+	k.try(ctx, w.pod, answer, !r.Together && slices.ContainsFunc(before, k.servedWaiter), now)
+}
+
+// try evicts the victims of an answer, or first reserves the GPUs if they do not come free at once, or if another pod is served
+// that comes first.
+func (k *Keeper) try(ctx context.Context, pod *corev1.Pod, answer pack.Preemption, second bool, now time.Time) {
+	k.due[pod.UID] = now.Add(refused)
+	var err error
+	if answer.Together && !second || k.evictions[answer.Node] != nil {
+		err = k.evict(ctx, pod, answer, now)
+	} else if err = k.ask(ctx, answer); err == nil {
+		err = k.reserve(ctx, pod, answer, now)
+	}
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Cannot evict the pods of lower priority; trying again", "pod", klog.KObj(pod), "node", answer.Node)
+		k.events.Eventf(pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again", answer.Node)
 	}
 }
 
@@ -338,15 +448,27 @@ func (k *Keeper) taintRules(ctx context.Context, now time.Time) ([]*resourceapi.
 // component is the source of the Events, and the manager of fields.
 const component = "dra-controller"
 
-// evict evicts the victims of a pod. Before the first of them, the API server says for each whether it would be evicted.
-func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
+// ask has the API server say for each victim whether it would be evicted.
+func (k *Keeper) ask(ctx context.Context, p pack.Preemption) error {
 	for _, v := range p.Victims {
 		if err := k.evictOne(ctx, v, metav1.DryRunAll); err != nil {
 			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
 		}
 	}
-	e := &eviction{pod: pod.UID, victims: map[types.UID]bool{}, at: now}
-	k.evictions[p.Node] = e
+	return nil
+}
+
+// evict evicts the victims of a pod, if the API server would evict each of them.
+func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
+	if err := k.ask(ctx, p); err != nil {
+		return err
+	}
+	e := k.evictions[p.Node]
+	if e == nil {
+		e = &eviction{pod: pod.UID}
+		k.evictions[p.Node] = e
+	}
+	e.victims, e.at = map[types.UID]bool{}, now
 	k.due[pod.UID] = now.Add(again)
 	if err := k.nominate(ctx, pod, p.Node); err != nil {
 		klog.FromContext(ctx).Error(err, "Pods are evicted for a pod without it", "pod", klog.KObj(pod))

@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
 )
 
@@ -90,17 +92,24 @@ func asks(pod *corev1.Pod) bool {
 	return false
 }
 
-// trimNode keeps the parts of a node that decide whether a pod can use it.
-func trimNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
+// trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's reservations.
+func trimNode(driver string) cache.TransformFunc {
+	return func(object any) (any, error) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return object, nil
+		}
+		out := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+			Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+			Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable},
+		}
+		for _, gpu := range resourceslices.ReservationsOf(driver, node.Annotations) {
+			key := resourceslices.ReservationAnnotation(driver, gpu)
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, node.Annotations[key])
+		}
+		return out, nil
 	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
-		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
-		Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable},
-	}, nil
 }
 
 func trimBudget(object any) (any, error) {

@@ -345,6 +345,29 @@ func TestNodes_RuleWithoutSelector_TaintsNoGPU(t *testing.T) {
 	}
 }
 
+// TestCondition_TaintsOfTheDriver_InWords has taints that the plugin sets for annotations of the Node.
+func TestCondition_TaintsOfTheDriver_InWords(t *testing.T) {
+	for _, c := range []struct {
+		key    string
+		effect resourceapi.DeviceTaintEffect
+		want   string
+	}{
+		{resourceslices.CordonTaint, resourceapi.DeviceTaintEffectNoSchedule, "cordoned"},
+		{resourceslices.CordonTaint, resourceapi.DeviceTaintEffectNoExecute, "drained"},
+		{resourceslices.ReservedTaint, resourceapi.DeviceTaintEffectNoSchedule, "reserved"},
+	} {
+		all := published(t, "l40s-4", "n1", 1)
+		for _, s := range all {
+			for i := range s.Spec.Devices {
+				s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: c.key, Effect: c.effect}}
+			}
+		}
+		if got := view.Nodes(objects(all))[0].GPUs[0].Condition(); got != c.want {
+			t.Errorf("%s:%s: the GPU is %s, want %s", c.key, c.effect, got, c.want)
+		}
+	}
+}
+
 func TestCondition_WithdrawnPartition_GPUIsHealthy(t *testing.T) {
 	all := published(t, "hgx-h100", "n1", 1)
 	taint(all, "gpu-0000-1b-00-0-mig-1g-10gb-0", string(resourceslices.NoDemand))
