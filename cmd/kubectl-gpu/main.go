@@ -46,8 +46,8 @@ func newRootOf(f *factory) *cobra.Command {
 		Use:   "kubectl-gpu",
 		Short: "Show the GPUs of a cluster and what holds them",
 		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
-			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup and pack --evict. A command that lacks a\n" +
-			"right says so and shows the rest.",
+			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup, pack --evict, and claim and run with\n" +
+			"--apply. A command that lacks a right says so and shows the rest.",
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 		Version:           version,
 		SilenceUsage:      true,
@@ -61,14 +61,37 @@ func newRootOf(f *factory) *cobra.Command {
 		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(usage)
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newWeb(f), newCleanup(f))
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newClaim(f), newRun(f), newWeb(f), newCleanup(f),
+		&cobra.Command{Use: "version", Short: "Print the version of this command", Long: "Print the version of this command.", Args: cobra.NoArgs,
+			Run: func(*cobra.Command, []string) { fmt.Fprintln(f.Out, version) }},
+		&cobra.Command{Use: "options", Short: "List the flags of all commands", Long: "List the flags of all commands: the cluster, its user and the namespace.",
+			Args: cobra.NoArgs, Run: func(*cobra.Command, []string) { fmt.Fprint(f.Out, root.PersistentFlags().FlagUsages()) }})
 	return root
 }
+
+// usage is cobra's, without the flags of all commands: those of a Kubernetes client fill a screen.
+const usage = `Usage:{{if .Runnable}}
+  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} [command]{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Available Commands:{{range .Commands}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{if and .HasParent .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableSubCommands}}
+
+Use "{{.CommandPath}} [command] --help" for more information about a command.{{end}}
+Use "{{.Root.CommandPath}} options" for the flags of all commands, such as --namespace and --context.
+`
 
 // run is the program. It returns 0 after success, 1 after an error and 2 for an invalid command line. Commands can
 // return other codes.
