@@ -26,7 +26,7 @@ func newLs(f *factory) *cobra.Command {
 			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
 			"external (it has partitions that no claim holds), unpublished (a claim has it, but no slice does) or unread (a claim has it,\n" +
 			"and you may not list slices).",
-		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
+		Example: "  kubectl gpu ls\n  kubectl gpu ls -w\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
 	}, func(o *output, all *objects, nodes []view.Node) error {
 		var rows []record
 		for _, n := range nodes {
@@ -37,6 +37,9 @@ func newLs(f *factory) *cobra.Command {
 		const columns = "NODE,GPU,MODEL,MEMORY,USE,HEALTH,HOLDERS,+FREE SLICES,+FRAGMENTED,+UUID"
 		return o.print("GPU", columns, rows, all.noGPUs())
 	})
+	w := &watching{factory: f}
+	w.addFlags(c)
+	w.whenOn(c)
 	c.AddCommand(newLsPods(f))
 	return c
 }

@@ -23,7 +23,10 @@ const topHelp = "The figures come from the metrics of the driver's plugins, thro
 
 func newTop(f *factory) *cobra.Command {
 	c := newTopNodes(f, "top [NODE...]")
-	c.Example = "  kubectl gpu top\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
+	w := &watching{factory: f, measured: true}
+	w.addFlags(c)
+	w.whenOn(c)
+	c.Example = "  kubectl gpu top\n  kubectl gpu top -w\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
 	c.AddCommand(newTopNodes(f, "nodes [NODE...]"), newTopClaims(f, "pods"), newTopClaims(f, "claims"))
 	return c
 }

@@ -102,6 +102,41 @@ func TopNodes(byNode map[string]Samples) (out []NodeUse) {
 	return out
 }
 
+// GPUUse is the measured use of a GPU. A nil value was not measured.
+type GPUUse struct {
+	// Utilization is 0 to 1.
+	Utilization      *float64
+	MemoryUsedBytes  *float64
+	MemoryTotalBytes *float64
+}
+
+// GPUName names a GPU of a cluster, by its node and the name of the whole GPU's device.
+type GPUName struct{ Node, Name string }
+
+// TopGPUs returns the use of each GPU.
+func TopGPUs(byNode map[string]Samples) map[GPUName]GPUUse {
+	out := map[GPUName]GPUUse{}
+	for node, samples := range byNode {
+		read := func(metric string, set func(*GPUUse, *float64)) {
+			for _, s := range samples[devicePrefix+metric] {
+				if s.Labels["type"] != "gpu" {
+					continue
+				}
+				m := &mean{}
+				m.add(s.Value)
+				name := GPUName{node, s.Labels["device"]}
+				use := out[name]
+				set(&use, m.total())
+				out[name] = use
+			}
+		}
+		read("utilization_ratio", func(u *GPUUse, v *float64) { u.Utilization = v })
+		read("memory_used_bytes", func(u *GPUUse, v *float64) { u.MemoryUsedBytes = v })
+		read("memory_total_bytes", func(u *GPUUse, v *float64) { u.MemoryTotalBytes = v })
+	}
+	return out
+}
+
 // grouping collects the series of one claim or pod.
 type grouping struct {
 	use ClaimUse
