@@ -67,9 +67,11 @@ try: ## See without a cluster, root or a GPU what the driver does with the demos
 demo-up: images cluster-build ## The same cluster and driver, left running for you
 	@$(BIN)/onenode up --dir $(DEMO_DIR) --kubernetes $(KUBERNETES) >/dev/null
 	@ONENODE=$(BIN)/onenode ONENODE_DIR=$(DEMO_DIR) KUBECONFIG=$(DEMO_DIR)/kubeconfig $(BIN)/demo install
-	@echo "export KUBECONFIG=$(DEMO_DIR)/kubeconfig PATH=$(BIN):$$(dirname $$($(BIN)/onenode which kubectl)):\$$PATH"
-	@echo "kubectl apply -f demo/mig-mixed.yaml && kubectl gpu layout"
-	@echo "kubectl gpu ls && kubectl gpu ls pods -A && kubectl gpu claims -A && kubectl gpu doctor"
+	@echo "export KUBECONFIG=$(DEMO_DIR)/kubeconfig PATH=$(BIN):$$(dirname $$($(BIN)/onenode which kubectl)):\$$PATH" >$(DEMO_DIR)/env
+	@echo "Then try:  kubectl apply -f demo/mig-mixed.yaml && kubectl gpu layout"
+	@echo "           kubectl gpu ls && kubectl gpu ls pods -A && kubectl gpu claims -A && kubectl gpu doctor"
+	@echo "Run this line in your shell first, or  . $(DEMO_DIR)/env:"
+	@cat $(DEMO_DIR)/env
 
 .PHONY: demo-down
 demo-down: ## Remove what demo-up made
