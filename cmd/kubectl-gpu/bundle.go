@@ -120,7 +120,7 @@ func (f *factory) bundle(ctx context.Context, nodes []string, file string, limit
 // collect adds all files: first the small ones, which say most.
 func (a *collector) collect(ctx context.Context) {
 	for _, args := range [][]string{
-		append([]string{"doctor"}, a.nodes...), append([]string{"layout"}, a.nodes...), append([]string{"ls", "-o", "wide"}, a.nodes...),
+		append([]string{"doctor", "-v"}, a.nodes...), append([]string{"layout"}, a.nodes...), append([]string{"ls", "-o", "wide"}, a.nodes...),
 		append([]string{"slices", "-o", "wide"}, a.nodes...), {"claims", "-A", "-o", "wide"}, append([]string{"top"}, a.nodes...), {"top", "claims", "-A", "-o", "wide"},
 	} {
 		a.command(ctx, args)

@@ -16,6 +16,7 @@ import (
 )
 
 func newDoctor(f *factory) *cobra.Command {
+	verbose := false
 	c := &cobra.Command{
 		Use:   "doctor [NODE...]",
 		Short: "Check the driver, its nodes and claims",
@@ -23,25 +24,40 @@ func newDoctor(f *factory) *cobra.Command {
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
 			"part, ResourceQuotas with holes, a device plugin beside the driver, dcgm-exporter twice.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
+			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each subject.\n" +
 			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +
 			"2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "Show also what is ok.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		all, err := f.diagnosis(ctx, args)
 		if err != nil {
 			return err
 		}
+		findings := view.Findings(all.Diagnosis, args)
 		var rows []record
 		worst := 0
-		for i, one := range view.Findings(all.Diagnosis, args) {
+		for i, one := range findings {
 			worst = max(worst, one.Level.Weight())
-			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one, cells: []any{string(one.Level), one.Subject, one.Message}})
+			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one})
 		}
-		if err := o.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
-			return err
+		if o.table() {
+			rows = grouped(findings, verbose)
+		}
+		if len(rows) > 0 || len(findings) == 0 {
+			if err := o.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
+				return err
+			}
+		}
+		if o.table() && len(findings) > 0 {
+			hint := ""
+			if !verbose {
+				hint = " (-v shows them)"
+			}
+			fmt.Fprintln(f.Out, view.Summary(findings)+hint)
 		}
 		if worst > 0 {
 			return exitCode(worst)
@@ -49,6 +65,16 @@ func newDoctor(f *factory) *cobra.Command {
 		return nil
 	})
 	return c
+}
+
+// grouped returns a row for each group of equal findings, without those that are ok unless the user wants all.
+func grouped(findings []view.Finding, verbose bool) (rows []record) {
+	for _, g := range view.GroupFindings(findings) {
+		if verbose || g.Level != view.Info {
+			rows = append(rows, record{cells: []any{string(g.Level), g.Subject(), g.Message}})
+		}
+	}
+	return rows
 }
 
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.

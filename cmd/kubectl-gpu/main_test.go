@@ -691,7 +691,7 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 			if c.change != nil {
 				c.change(e)
 			}
-			if code, out, errOut := e.kubectl("doctor"); code != c.code || !strings.Contains(out, c.says) {
+			if code, out, errOut := e.kubectl("doctor", "-v"); code != c.code || !strings.Contains(out, c.says) {
 				t.Errorf("exit code %d, want %d and %q; stderr %q, stdout:\n%s", code, c.code, c.says, errOut, out)
 			}
 		})
