@@ -257,6 +257,29 @@ func TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor(t *testing.T) {
 	}
 }
 
+// TestPreempt_WholeGPUOfShares_EvictsAllTheirPods has a GPU with three shares, and one with two partitions and a pod of high priority.
+func TestPreempt_WholeGPUOfShares_EvictsAllTheirPods(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	for i := range 3 {
+		c := whytest.Claim(fmt.Sprintf("share-%d", i), gpus, 1, func(q *resourceapi.ExactDeviceRequest) {
+			q.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}
+		})
+		if _, ok := e.try(c, "a", of(int32(i), 1)); !ok {
+			t.Fatal("no room")
+		}
+	}
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	e.expect(w, pack.Rules{}, pack.Evict, "share-0", "share-1", "share-2")
+	if got := e.preempt(w, pack.Rules{}); got.Together || len(got.GPUs) != 1 {
+		t.Errorf("the answer is %+v", got)
+	}
+	e.node("b", "hgx-h100", 1)
+	e.start("part", "b", whytest.Small, of(1, 1))
+	e.start("kept", "b", whytest.Medium, of(20, 1))
+	e.expect(w, pack.Rules{}, pack.Evict, "share-0", "share-1", "share-2")
+}
+
 // TestPreempt_ReservedGPUs_CountForTheirPodOnly has a node whose GPUs are reserved.
 func TestPreempt_ReservedGPUs_CountForTheirPodOnly(t *testing.T) {
 	e := newEnv(t)
@@ -404,22 +427,26 @@ func TestPreempt_RandomClusters_TheBestVictimsPlaceThePod(t *testing.T) {
 	t.Logf("%d evictions", evictions)
 }
 
-// BenchmarkPreempt500 searches victims for a group of four in a cluster of 500 nodes of eight H100.
-func BenchmarkPreempt500(b *testing.B) {
-	c := large(b, 500)
-	for i, p := range c.Pods {
-		of(int32(i%7), i%50)(p)
-	}
-	priority := int32(100)
-	w := pack.Goal{Pod: &corev1.Pod{Spec: corev1.PodSpec{Priority: &priority}}}
-	w.Claims = []*resourceapi.ResourceClaim{whytest.Claim("new", gpus, 4)}
-	before := processorTime(b)
-	defer func() { b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op") }()
-	for b.Loop() {
-		got := pack.Preempt(context.Background(), c, w, pack.Rules{Now: noon}, options)
-		if got.Verdict != pack.Evict {
-			b.Fatal(got)
-		}
-		b.ReportMetric(float64(len(got.Victims)), "victims")
+// BenchmarkPreempt searches victims for four GPUs in clusters of nodes of eight H100.
+func BenchmarkPreempt(b *testing.B) {
+	for _, nodes := range []int{500, 5000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			c := large(b, nodes)
+			for i, p := range c.Pods {
+				of(int32(i%7), i%50)(p)
+			}
+			priority := int32(100)
+			w := pack.Goal{Pod: &corev1.Pod{Spec: corev1.PodSpec{Priority: &priority}}}
+			w.Claims = []*resourceapi.ResourceClaim{whytest.Claim("new", gpus, 4)}
+			before := processorTime(b)
+			for b.Loop() {
+				got := pack.Preempt(context.Background(), c, w, pack.Rules{Now: noon}, options)
+				if got.Verdict != pack.Evict {
+					b.Fatal(got)
+				}
+				b.ReportMetric(float64(len(got.Victims)), "victims")
+			}
+			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op")
+		})
 	}
 }

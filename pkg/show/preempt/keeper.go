@@ -38,6 +38,8 @@ const (
 	mostWakes = 4
 	// mostBefore is the number of pods considered that the scheduler tries first.
 	mostBefore = 500
+	// searched is the number of nodes in one search.
+	searched = 200
 )
 
 // Cluster has the objects that the leading controller knows.
@@ -77,6 +79,8 @@ type Keeper struct {
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	rules     rules
+	// turn counts the searches, of which each looks at another part of a large cluster.
+	turn int
 	// swept is when reservations of others were last removed, alone when the last one was not followed by a plugin, and woke when
 	// the scheduler was last made to try pods.
 	swept, alone, woke time.Time

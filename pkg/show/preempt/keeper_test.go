@@ -495,6 +495,24 @@ func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
 	}
 }
 
+// TestKeeper_LargeCluster_SearchesEachPartInTurn has the only victim on the last node, and then pods that leave a node of the first part.
+func TestKeeper_LargeCluster_SearchesEachPartInTurn(t *testing.T) {
+	e := newEnv(t, Options{})
+	for i := range searched + 1 {
+		name := fmt.Sprintf("n%03d", i)
+		e.node(name)
+		e.add("p-"+name, name, 20)
+	}
+	last := fmt.Sprintf("n%03d", searched)
+	e.end("p-" + last)
+	e.add("low", last, 1)
+	e.add("high", "", 10)
+	e.after(0)
+	e.expect()
+	e.after(none / 2)
+	e.expect("low")
+}
+
 // TestKeeper_RandomOrder_EachEvictionPlacesItsPod has the scheduler's order by priority after each step: evictions end, and no
 // pod is evicted for one that does not get its GPU.
 func TestKeeper_RandomOrder_EachEvictionPlacesItsPod(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -324,10 +325,8 @@ func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods [
 	at := slices.IndexFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod })
 	if at >= 0 {
 		w := waiting[at]
-		busy := sets.KeySet(k.evictions)
-		busy.Delete(node)
-		answer, ok := k.search(ctx, objects, pods, w, waiting[:at], pack.Rules{Busy: busy}, e.reservation.gpus, now)
-		if ok && answer.Verdict == pack.Evict && answer.Node == node && sets.New(e.reservation.gpus...).HasAll(answer.GPUs...) {
+		answer, ok := k.search(ctx, objects, pods, w, waiting[:at], pack.Rules{}, k.reservedNode(node), e.reservation.gpus, now)
+		if ok && answer.Verdict == pack.Evict && sets.New(e.reservation.gpus...).HasAll(answer.GPUs...) {
 			k.try(ctx, w.pod, answer, false, now)
 		}
 	}
@@ -336,8 +335,35 @@ func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods [
 	}
 }
 
-// search searches victims for a pod. The scheduler tries the pods before it first. It returns false if that cannot be judged.
-func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, r pack.Rules, held []pack.GPU, now time.Time) (pack.Preemption, bool) {
+func (k *Keeper) reservedNode(name string) (out []*corev1.Node) {
+	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
+		if n.Name == name {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a tenth of the
+// nodes, too. A search among all nodes of a large cluster would end at its limit.
+func (k *Keeper) part(w waiter) (nodes []*corev1.Node, parts int) {
+	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
+		if k.evictions[n.Name] == nil && w.goal.Needs.Excluded(n, w.pod) == "" {
+			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) <= searched {
+		return nodes, 1
+	}
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	parts = (len(nodes) + searched - 1) / searched
+	first := k.turn % parts * searched
+	return nodes[first:min(first+searched, len(nodes))], parts
+}
+
+// search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that cannot be
+// judged.
+func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node, held []pack.GPU, now time.Time) (pack.Preemption, bool) {
 	logger := klog.FromContext(ctx)
 	taints, err := k.taintRules(ctx, now)
 	if err != nil {
@@ -345,12 +371,21 @@ func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []
 		return pack.Preemption{}, false
 	}
 	c := &pack.Cluster{Pods: pods, AllPods: true, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
-	c.Nodes = read.All[*corev1.Node](k.nodes.GetStore())
-	c.Slices, c.Claims, c.Classes, c.Rules = objects.Slices, objects.Claims, objects.Classes, taints
+	c.Nodes = nodes
+	c.Claims, c.Classes, c.Rules = objects.Claims, objects.Classes, taints
+	names := sets.New[string]()
+	for _, n := range nodes {
+		names.Insert(n.Name)
+	}
+	for _, s := range objects.Slices {
+		if names.Has(s.Node) {
+			c.Slices = append(c.Slices, s)
+		}
+	}
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()
 	}
-	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, c.Nodes) {
+	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, read.All[*corev1.Node](k.nodes.GetStore())) {
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
@@ -362,19 +397,24 @@ func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []
 	}
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
 	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
-		"victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
+		"nodes", len(nodes), "victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
 	return answer, true
 }
 
 // serve searches victims for a pod. It evicts them, or first reserves the GPUs that they leave one after the other.
 func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, now time.Time) {
-	k.due[w.pod.UID] = now.Add(none)
+	nodes, parts := k.part(w)
+	pause := none / time.Duration(parts)
+	k.due[w.pod.UID] = now.Add(pause)
 	began, waits := k.room[w.pod.UID]
-	r := pack.Rules{Busy: sets.KeySet(k.evictions), Kept: waits && now.Sub(began) >= again}
+	r := pack.Rules{Kept: waits && now.Sub(began) >= again}
 	r.Together = !k.alone.IsZero() && now.Sub(k.alone) < untaintable
-	answer, ok := k.search(ctx, objects, pods, w, before, r, nil, now)
+	answer, ok := k.search(ctx, objects, pods, w, before, r, nodes, nil, now)
 	if !ok {
 		return
+	}
+	if answer.Verdict != pack.Room {
+		k.turn++ // Where pods leave that make room, it is looked at again.
 	}
 	switch {
 	case answer.Verdict != pack.Room:
@@ -384,7 +424,7 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	}
 	if answer.Verdict != pack.Evict {
 		if answer.Verdict == pack.NoVictims {
-			k.alike[w.key] = now.Add(none)
+			k.alike[w.key] = now.Add(pause)
 		}
 		return
 	}
