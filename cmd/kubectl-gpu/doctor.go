@@ -22,7 +22,7 @@ func newDoctor(f *factory) *cobra.Command {
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
-			"part, ResourceQuotas with holes, a device plugin beside the driver, dcgm-exporter twice.\n" +
+			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, dcgm-exporter twice.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
 			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each subject.\n" +
 			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +
@@ -79,7 +79,7 @@ func grouped(findings []view.Finding, verbose bool) (rows []record) {
 
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
-	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true, webhooks: true})
+	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true, webhooks: true, gpuClusters: true})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,7 +27,7 @@ import (
 
 // want selects the objects to read.
 type want struct {
-	claims, classes, nodes, pods, rules, quotas, webhooks bool
+	claims, classes, nodes, pods, rules, quotas, webhooks, gpuClusters bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
 	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change objects
@@ -97,6 +99,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	start(w.quotas, l.loadBudgets)
 	start(w.pods, l.loadPods)
 	start(w.webhooks, l.loadWebhooks)
+	start(w.gpuClusters, l.loadGPUClusters)
 	start(w.nodes || w.nodeLabels != "", l.loadNodes)
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -104,7 +107,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	l.out.SeenClaims, l.out.SeenClasses = !l.forbidden["ResourceClaims"], !l.forbidden["DeviceClasses"]
 	l.out.SeenRules = !l.forbidden["DeviceTaintRules"]
 	l.out.UnreadSlices, l.out.SeenWebhooks = l.forbidden["ResourceSlices"], !l.forbidden["ValidatingWebhookConfigurations"]
-	l.out.UnreadQuotas = l.forbidden["ResourceQuotas"]
+	l.out.UnreadQuotas, l.out.UnreadGPUClusters = l.forbidden["ResourceQuotas"], l.forbidden["GPUClusters"]
 	l.out.SeenNodes, l.out.SeenPods = !l.forbidden["Nodes"], !l.forbidden["Pods"]
 	for _, text := range l.out.Unseen {
 		fmt.Fprintln(f.ErrOut, "note: "+text)
@@ -176,6 +179,32 @@ func (l *loader) loadWebhooks(ctx context.Context) error {
 				l.out.Webhooks = append(l.out.Webhooks, w)
 			}
 		}
+	}
+	return nil
+}
+
+// gpuClusters is the kind for which the GPU operator installs NVIDIA's DRA driver.
+var gpuClusters = schema.GroupVersionResource{Group: "nvidia.com", Version: "v1alpha1", Resource: "gpuclusters"}
+
+// loadGPUClusters reads the names of the GPU operator's objects. Clusters without the operator grant no right to list them, so
+// the API server is first asked for the kind.
+func (l *loader) loadGPUClusters(ctx context.Context) error {
+	served, err := l.out.client.Discovery().ServerResourcesForGroupVersionWithContext(ctx, gpuClusters.GroupVersion().String())
+	if apierrors.IsNotFound(err) || err == nil && !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == gpuClusters.Resource }) {
+		return nil
+	}
+	if err != nil {
+		return l.unseen(err, "GPUClusters", "the GPU operator's DRA driver is not looked for")
+	}
+	list, err := l.out.dynamic.Resource(gpuClusters).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return l.unseen(err, "GPUClusters", "the GPU operator's DRA driver is not looked for")
+	}
+	for _, item := range list.Items {
+		l.out.GPUClusters = append(l.out.GPUClusters, item.GetName())
 	}
 	return nil
 }

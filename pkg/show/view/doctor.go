@@ -70,6 +70,10 @@ type Diagnosis struct {
 	Quotas       []corev1.ResourceQuota
 	Budgets      []v1alpha1.GPUBudget
 	UnreadQuotas bool
+	// GPUClusters are the names of the GPU operator's objects of this kind. UnreadGPUClusters means that the cluster serves the
+	// kind, and that the user may not list it.
+	GPUClusters       []string
+	UnreadGPUClusters bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
@@ -108,11 +112,13 @@ func Findings(d Diagnosis, only []string) []Finding {
 	wanted := func(node string) bool { return len(only) == 0 || slices.Contains(only, node) }
 	if len(only) == 0 {
 		d.cluster(&out)
+		d.operator(&out)
 		d.quotas(&out)
 	}
 	d.unseen(&out)
 	plugins := byNode(running(d.Pods, pluginPods))
 	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool { return ended(p) || !isExporter(p) }))
+	others := d.otherPools()
 	byName := map[string]Node{}
 	for node := range plugins {
 		byName[node] = Node{} // It publishes nothing, unless it is among the nodes.
@@ -145,7 +151,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.metrics(&out, name)
 		d.advice(&out, byName[name], name)
 		d.holders(&out, byName[name], name)
-		d.node(&out, byName[name], core)
+		d.otherDriver(&out, name, others[name], core)
+		d.node(&out, byName[name], len(others[name]) > 0, core)
 	}
 	if d.SeenClaims {
 		for _, c := range Claims(d.Objects, nil) {
@@ -400,12 +407,12 @@ func pluginOf(p corev1.Pod, now time.Time) string {
 	return fmt.Sprintf("%s, %s old", imageVersion(p), duration.HumanDuration(now.Sub(p.CreationTimestamp.Time)))
 }
 
-// node checks the picture of a node.
-func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
+// node checks the picture of a node. other means that a finding names another driver's slices.
+func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev1.Node) {
 	if n.Incomplete {
 		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written all. This is normal for a moment")
 	}
-	if n.Unreadable > 0 {
+	if n.Unreadable > 0 && !other {
 		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices with its name", n.Unreadable, d.Driver)
 	}
 	if c, ok := core[n.Name]; ok {

@@ -137,6 +137,7 @@ func (d Diagnosis) unseen(out *findings) {
 		{!d.SeenNodes, "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, and device plugins"},
 		{!d.SeenClasses, "DeviceClasses", "classes of the driver"},
 		{d.UnreadQuotas, "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
+		{d.UnreadGPUClusters, "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
 		{!d.SeenWebhooks, "webhooks", "whether claims are refused while the controller is away"},
 	} {
 		if c.missing {
