@@ -25,23 +25,59 @@ import (
 
 func demos(t *testing.T) map[string]string {
 	t.Helper()
+	texts := map[string]string{}
+	for name, files := range demoFiles(t) {
+		var all []string
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, string(data))
+		}
+		texts[name] = strings.Join(all, "\n---\n")
+	}
+	return texts
+}
+
+// demoFiles returns the files of the demos by the demos' names. The one whose head counts pods comes first, then those that
+// its steps apply.
+func demoFiles(t *testing.T) map[string][]string {
+	t.Helper()
 	files, err := filepath.Glob("*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no demos: %v", err)
 	}
-	texts := map[string]string{}
+	out := map[string][]string{}
+	for _, file := range files {
+		out[strings.TrimSuffix(file, ".yaml")] = []string{file}
+	}
+	if files, err = filepath.Glob("*/*.yaml"); err != nil {
+		t.Fatal(err)
+	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts[strings.TrimSuffix(file, ".yaml")] = string(data)
+		if head.Match(data) {
+			out[filepath.Dir(file)] = []string{file}
+			for _, step := range applied.FindAllSubmatch(data, -1) {
+				out[filepath.Dir(file)] = append(out[filepath.Dir(file)], string(step[1]))
+			}
+		}
 	}
-	return texts
+	return out
 }
 
+// applied finds a file of demo that a step applies.
+var applied = regexp.MustCompile("(?m)^# (?:Then|Refused): `kubectl apply -f demo/(\\S+)`$")
+
 func TestDemos_Schemas_Valid(t *testing.T) {
-	files, _ := filepath.Glob("*.yaml")
+	var files []string
+	for _, some := range demoFiles(t) {
+		files = append(files, some...)
+	}
 	args := append([]string{
 		"kubeconform", "-strict",
 		"-schema-location", "../deployments/helm/testdata/schemas/{{.ResourceKind}}{{.KindSuffix}}.json",
@@ -99,7 +135,7 @@ func podSpecs(t *testing.T, objs []object) []corev1.PodSpec {
 	return specs
 }
 
-var head = regexp.MustCompile(`^# \S.*\n(# .*\n)+# (Pods|Pending): [0-9]+\n[^#]`)
+var head = regexp.MustCompile(`^# \S.*\n(# .*\n)+# (Pods|Pending): [0-9]+\n(# (Pods|Pending|Then|Refused): .+\n)*[^#]`)
 
 func TestDemos_Files_FollowConventions(t *testing.T) {
 	var chart struct {
@@ -121,7 +157,7 @@ func TestDemos_Files_FollowConventions(t *testing.T) {
 			t.Errorf("%s: the first object is not its namespace demo-%s", name, name)
 		}
 		for _, o := range objs[1:] {
-			if o.Kind != "DeviceClass" && o.Metadata.Namespace != "demo-"+name {
+			if o.Kind != "DeviceClass" && o.Kind != "PriorityClass" && o.Metadata.Namespace != "demo-"+name {
 				t.Errorf("%s: %s %s is in namespace %q", name, o.Kind, o.Metadata.Name, o.Metadata.Namespace)
 			}
 		}
@@ -221,6 +257,7 @@ var partitions = func() map[string]dracel.Device {
 		d := board("NVIDIA H100 80GB HBM3", "9856Mi")
 		d.Attributes["gpu.nvidia.com/type"] = resourceapi.DeviceAttribute{StringValue: &kind}
 		d.Attributes["gpu.nvidia.com/profile"] = resourceapi.DeviceAttribute{StringValue: &profile}
+		d.Attributes["resource.kubernetes.io/numaNode"] = resourceapi.DeviceAttribute{IntValue: new(int64(1))}
 		out[profile] = d
 	}
 	return out
@@ -293,6 +330,10 @@ func TestDemos_Selectors_MatchTheirGPUs(t *testing.T) {
 		"nvlink-waits/eight":       "8",
 		"nvlink-waits/part":        "1g.10gb",
 		"nvlink-fill/four":         "4",
+		"pack/first":               "L40S", // The one with index 0.
+		"pack/group":               "4",
+		"pack/part/second-half":    "1g.10gb",
+		"pack/part/anywhere":       "1g.10gb",
 		"nvlink-fill/part":         "1g.10gb",
 		"mig-one/gpu":              "1g.10gb",
 		"mig-four-of-one-gpu/a":    "1g.10gb",
@@ -322,14 +363,16 @@ func TestDemos_Selectors_MatchTheirGPUs(t *testing.T) {
 				}
 			}
 			for _, r := range spec.Devices.Requests {
-				selectors, class := map[string][]resourceapi.DeviceSelector{}, ""
-				if r.Exactly != nil {
-					selectors[name+"/"+r.Name], class = r.Exactly.Selectors, r.Exactly.DeviceClassName
+				selectors, classes := map[string][]resourceapi.DeviceSelector{}, map[string]string{}
+				if key := name + "/" + r.Name; r.Exactly != nil {
+					selectors[key], classes[key] = r.Exactly.Selectors, r.Exactly.DeviceClassName
 				}
 				for _, sub := range r.FirstAvailable {
-					selectors[name+"/"+r.Name+"/"+sub.Name] = sub.Selectors
+					key := name + "/" + r.Name + "/" + sub.Name
+					selectors[key], classes[key] = sub.Selectors, sub.DeviceClassName
 				}
 				for key, s := range selectors {
+					class := classes[key]
 					expected, ok := want[key]
 					if !ok {
 						expected = every

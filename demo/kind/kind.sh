@@ -92,7 +92,7 @@ chart() {
 # share of a GPU is then less than the GPU, or all of it.
 configure() {
 	local deadline=$((SECONDS + 150)) want=whole shares
-	[ -z "$1" ] || want=shared
+	if [ -n "$1" ] && grep -q '^sharing:' "demo/settings/$1"; then want=shared; fi
 	chart ${1:+--values "demo/settings/$1"}
 	if $dry; then
 		echo "# until the published GPUs are $want"
@@ -132,20 +132,38 @@ settled() {
 	return 1
 }
 
+# steps runs the commands of a demo's head. One after "Refused:" must fail.
+steps() {
+	local label words
+	while read -r label _ words; do
+		case $words in
+		gpu\ *) set -- go run ./cmd/kubectl-gpu --context "$context" ${words#gpu } ;;
+		*) set -- kubectl --context "$context" $words ;;
+		esac
+		if $dry || [ "$label" = Then: ]; then
+			run "$@"
+		elif "$@"; then
+			echo "kind.sh: not refused: $*" >&2
+			return 1
+		fi
+	done < <(sed -n 's/^# \(\(Then\|Refused\):\) `\(.*\)`$/\1 \3/p' "$1")
+}
+
 demos() {
 	need kubectl
 	local file name space pods pending settings in_force=
-	[ $# -gt 0 ] || set -- demo/*.yaml
+	[ $# -gt 0 ] || set -- demo/*.yaml $(grep -lE '^# (Pods|Pending): ' demo/*/*.yaml | xargs -n1 dirname)
 	for file in "$@"; do
 		name=$(basename "$file" .yaml)
 		file=demo/$name.yaml space=demo-$name
-		[ -f "$file" ] || {
+		# A demo of several files is a directory, and the file whose head counts pods is the first.
+		[ -f "$file" ] || file=$(grep -lsE '^# (Pods|Pending): ' demo/"$name"/*.yaml) || {
 			echo "kind.sh: there is no $file" >&2
 			exit 2
 		}
 		echo "== $name: $(sed -n '1s/^# //p' "$file")"
-		pods=$(sed -n 's/^# Pods: //p' "$file")
-		pending=$(sed -n 's/^# Pending: //p' "$file")
+		pods=$(sed -n '/^# \(Then\|Refused\): /q; s/^# Pods: //p' "$file")
+		pending=$(sed -n '/^# \(Then\|Refused\): /q; s/^# Pending: //p' "$file")
 		settings=$(sed -n 's/^# Settings: //p' "$file")
 		if [ "$settings" != "$in_force" ]; then
 			configure "$settings"
@@ -154,12 +172,14 @@ demos() {
 		kc apply -f "$file"
 		if $dry; then
 			echo "# until ${pods:-0} pods of $space run and ${pending:-0} wait for a reason"
+			steps "$file"
 		else
 			settled "$space" "$pods" "$pending"
 			for pod in $(kubectl --context "$context" -n "$space" get pods --field-selector status.phase!=Pending -o name); do
 				kc -n "$space" logs "$pod" --all-containers --prefix
 			done
 			warned "$space"
+			steps "$file"
 		fi
 		kc delete -f "$file" --wait=true
 	done

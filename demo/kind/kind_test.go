@@ -63,7 +63,7 @@ func TestKind_Images_AreLoaded(t *testing.T) {
 
 func TestKind_DryRun_PrintsGolden(t *testing.T) {
 	var got strings.Builder
-	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable", "replicas"}, {"down"}} {
+	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable", "replicas", "budget", "priority"}, {"down"}} {
 		out, err := script(t, append([]string{"--dry-run"}, args...)...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", args, err, out)
@@ -119,12 +119,28 @@ func TestKind_Run_CoversEveryDemo(t *testing.T) {
 	if err != nil || len(demos) == 0 {
 		t.Fatalf("no demos: %v", err)
 	}
+	steps, err := filepath.Glob(filepath.Join(root, "demo", "*", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range steps {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if counts.Match(text) && !strings.Contains(out, "apply -f "+strings.TrimPrefix(file, root+"/")+"\n") {
+			t.Errorf("%s is not run", file)
+		}
+	}
 	for _, d := range demos {
 		if !strings.Contains(out, "apply -f demo/"+filepath.Base(d)+"\n") {
 			t.Errorf("%s is not run", d)
 		}
 	}
 }
+
+// counts finds the head of a demo.
+var counts = regexp.MustCompile(`(?m)^# (Pods|Pending): `)
 
 func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"sideways"}, {"up", "now"}, {"--dry-run", "run", "no-such-demo"}} {

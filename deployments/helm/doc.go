@@ -13,9 +13,9 @@
 //
 //	go run ./gen schemas DIR/api/openapi-spec/v3 testdata/schemas core/v1/Pod …
 //
-// with one group/version/Kind for each existing file. Those of cert-manager
-// and the Prometheus operator are written by hand and know no more of their
-// kinds than the chart uses.
+// with one group/version/Kind for each existing file. Those of cert-manager,
+// the Prometheus operator and GPU budgets are written by hand and know no more of their
+// kinds than the chart and the demos use.
 package helm
 
 //go:generate go run ./gen readme gpu-dra-driver

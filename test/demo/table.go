@@ -57,7 +57,7 @@ func all(ctx context.Context, s *env.Env, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results)+paid(results))
+	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results)+paid(results)+stories(results))
 	return err
 }
 
@@ -69,6 +69,17 @@ func paid(results []result) string {
 		}
 	}
 	return ""
+}
+
+// stories returns what a terminal shows of the demos that have steps.
+func stories(results []result) string {
+	var b strings.Builder
+	for _, r := range results {
+		if r.story != "" {
+			fmt.Fprintf(&b, "\n%s\n\n%s", title(r.demo), r.story)
+		}
+	}
+	return b.String()
 }
 
 // busiest returns the layout with the most claims: each has a line.
@@ -88,6 +99,8 @@ type result struct {
 	demo          env.Demo
 	ran, waited   int
 	pods, waiting [][]string
+	// story has the demo's steps with their output.
+	story string
 	// layout is the output of `kubectl gpu layout` while the demo ran, beside the other demos of the moment.
 	layout string
 	// cost is the use and cost of the pods of priced.
@@ -126,6 +139,14 @@ func one(ctx context.Context, s *env.Env, d env.Demo) (result, error) {
 	pods, err := s.WaitSettled(ctx, d)
 	if err != nil {
 		return r, err
+	}
+	if len(d.Steps) > 0 {
+		if r.story, err = s.Play(ctx, d); err != nil {
+			return r, err
+		}
+		if pods, err = s.WaitSettled(ctx, d.AfterSteps()); err != nil {
+			return r, err
+		}
 	}
 	if r.layout, err = s.KubectlGPU(ctx, "layout"); err != nil {
 		return r, err

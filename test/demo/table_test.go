@@ -48,6 +48,17 @@ quota: A quota of GPUs for a namespace
 	}
 }
 
+func TestStories_DemosWithSteps_ShowsCommands(t *testing.T) {
+	got := stories([]result{
+		{demo: env.Demo{Name: "one-gpu", Title: "One pod gets one GPU"}},
+		{demo: env.Demo{Name: "pack", Title: "One move"}, story: "$ kubectl gpu pack --for nvlink-4\nRoom after 1 move:\n  1. move\n"},
+	})
+	want := "\npack: One move\n\n$ kubectl gpu pack --for nvlink-4\nRoom after 1 move:\n  1. move\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestReason_SchedulerOrQuota_ShortensText(t *testing.T) {
 	for why, want := range map[string]string{
 		"0/1 nodes are available: 1 cannot allocate all claims. preemption: none": "0/1 nodes are available: 1 cannot allocate all claims",

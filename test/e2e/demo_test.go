@@ -8,6 +8,7 @@ package e2e
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,6 +63,16 @@ func TestDemos(t *testing.T) {
 			t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
 			must(t, cluster.Configure(ctx, d.Settings))
 			pods := runDemo(ctx, t, d.Name)
+			if len(d.Steps) > 0 {
+				story, err := cluster.Play(ctx, d)
+				t.Log(story)
+				must(t, err)
+				if want := demoStories[d.Name]; want == "" || !strings.Contains(story, want) {
+					t.Errorf("the steps show no %q", want)
+				}
+				pods, err = cluster.WaitSettled(ctx, d.AfterSteps())
+				must(t, err)
+			}
 			owners := map[string]string{}
 			taken := map[string]int64{}
 			for _, p := range pods {
@@ -122,6 +133,13 @@ func devicesByClaim(ctx context.Context, t *testing.T, p corev1.Pod) map[string]
 	return out
 }
 
+// demoStories holds a part of what the steps of each demo show.
+var demoStories = map[string]string{
+	"budget":   "denied the request: GPU budget demo-budget/default is exhausted: GPUs: it asks for 1, 1.25 of 1.5 are used",
+	"pack":     " after 1 move:\n  1. move demo-pack/small-",
+	"priority": "1 pod of lower priority leaves node ",
+}
+
 // demoChecks holds the checks of single demos, in addition to the checks of every container.
 var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"one-gpu":                  checkDevices(1),
@@ -148,10 +166,13 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"use-and-cost":             checkDevices(3),
 	"nvlink-four":              checkOneNVLinkGroup(4),
 	"quota":                    checkQuotaEvent,
+	"budget":                   checkBudget,
 	"nvlink-groups":            checkDevices(8),
 	"nvlink-eight":             checkTopologyEnv,
 	"nvlink-job":               checkDevices(8),
 	"nvlink-fill":              checkDevices(7),
+	"pack":                     checkDevices(6),
+	"priority":                 checkDevices(8),
 	"fraction-four":            checkShares(4),
 	"fraction-refused":         checkSharesOn(2, 1),
 	"fraction-users":           checkShares(2),

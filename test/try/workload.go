@@ -89,7 +89,7 @@ func (r *reader) object(text []byte) error {
 	}
 	name := head.Metadata.Name
 	switch head.Kind {
-	case "Namespace":
+	case "Namespace", "GPUBudget", "PriorityClass": // They only matter once all pods of the file have been placed.
 	case "ResourceClaim":
 		var c resourceapi.ResourceClaim
 		if err := yaml.UnmarshalStrict(text, &c); err != nil {

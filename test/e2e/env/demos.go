@@ -34,6 +34,27 @@ func (e *Env) Apply(ctx context.Context, d Demo) error {
 	return err
 }
 
+// Play runs the commands of a demo's steps in order and returns them with their output, as a terminal shows them.
+func (e *Env) Play(ctx context.Context, d Demo) (string, error) {
+	var shown strings.Builder
+	for _, step := range d.Steps {
+		words := strings.Fields(step.Command)[1:]
+		kubectl := e.Kubectl
+		if words[0] == "gpu" {
+			kubectl, words = e.KubectlGPU, words[1:]
+		}
+		out, err := kubectl(ctx, words...)
+		fmt.Fprintf(&shown, "$ %s\n%s\n", step.Command, strings.TrimSpace(out))
+		switch {
+		case step.Refused && err == nil:
+			return shown.String(), fmt.Errorf("demo %s: %q was not refused: %s", d.Name, step.Command, out)
+		case !step.Refused && err != nil:
+			return shown.String(), fmt.Errorf("demo %s: %w", d.Name, err)
+		}
+	}
+	return shown.String(), nil
+}
+
 // Remove deletes the demo and waits until its pods and claims are gone. Kubernetes takes longer to remove the
 // namespace itself.
 func (e *Env) Remove(ctx context.Context, d Demo) error {
