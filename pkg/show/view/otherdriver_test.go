@@ -64,7 +64,9 @@ func TestFindings_SlicesOfAnotherDriver_AreNamed(t *testing.T) {
 
 // TestFindings_OperatorDeploysItsDriver_IsReported has the label of the GPU operator 26.7 on nodes, and its objects.
 func TestFindings_OperatorDeploysItsDriver_IsReported(t *testing.T) {
-	label := func(value string) map[string]string { return map[string]string{"nvidia.com/gpu.deploy.dra-driver": value} }
+	label := func(value string) map[string]string {
+		return map[string]string{"nvidia.com/gpu.deploy.dra-driver": value}
+	}
 	d := view.Diagnosis{
 		Objects:     objects(slices.Concat(published(t, "l40s-4", "n1", 1), published(t, "l40s-4", "n2", 1), published(t, "l40s-4", "n3", 1))),
 		CoreNodes:   []corev1.Node{labelledNode("n1", label("true")), labelledNode("n2", label("paused-for-driver-upgrade")), labelledNode("n3", label("false")), labelledNode("cpu", nil)},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -298,10 +299,8 @@ func (n *Node) unlikeSettings(d plan.Device) bool {
 
 // notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.
 func (n *Node) notify(warnings []resourceslices.Warning) {
-	for _, w := range warnings {
-		if slices.Contains(n.warnings, w) {
-			continue
-		}
+	fresh := slices.DeleteFunc(slices.Clone(warnings), func(w resourceslices.Warning) bool { return slices.Contains(n.warnings, w) })
+	for _, w := range perGPU(fresh) {
 		reason := claimerror.DeviceNotReady
 		if w.State == resourceslices.Lost {
 			reason = claimerror.DeviceLost
@@ -317,6 +316,41 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 		}
 	}
 	n.warnings = warnings
+}
+
+// perGPU joins the warnings about a GPU and its partitions that have the same state, since client-go drops Events about a node
+// beyond 25, and a board of eight GPUs can have 56 partitions. The GPU's own warning stands for all; without one, the first does.
+func perGPU(warnings []resourceslices.Warning) (out []resourceslices.Warning) {
+	type key struct {
+		address string
+		state   resourceslices.State
+	}
+	first, partitions := map[key]int{}, map[key][]string{}
+	for _, w := range warnings {
+		d, err := gpu.ParseName(w.Device)
+		if err != nil || w.State == "" || d.Kind == gpu.KindGroup {
+			out = append(out, w)
+			continue
+		}
+		k := key{d.PCIAddress, w.State}
+		if d.Kind == gpu.KindMIG {
+			partitions[k] = append(partitions[k], w.Device)
+		}
+		switch at, seen := first[k]; {
+		case !seen:
+			first[k] = len(out)
+			out = append(out, w)
+		case d.Kind == gpu.KindGPU:
+			out[at] = w
+		}
+	}
+	for k, at := range first {
+		others := slices.DeleteFunc(slices.Sorted(slices.Values(partitions[k])), func(name string) bool { return name == out[at].Device })
+		if len(others) > 0 {
+			out[at].Message += " (also partitions that claims have: " + strings.Join(others, ", ") + ")"
+		}
+	}
+	return out
 }
 
 // Released rebuilds the slices, if they depend on held devices, after a claim released its devices.
