@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,4 +74,79 @@ func TestNamespace_Deleted_NothingIsDenied(t *testing.T) {
 		_, err := webhooks.Get(ctx, env.Release+"-webhook", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), fmt.Sprint(err)
 	}))
+}
+
+// leftovers names the objects of the driver in the cluster and in its namespace, without GPU budgets, which are the users'.
+func leftovers(ctx context.Context, t *testing.T) (out []string) {
+	t.Helper()
+	classes, err := cluster.Client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, c := range classes.Items {
+		out = append(out, "class "+c.Name)
+	}
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, n := range nodes.Items {
+		for key := range n.Labels {
+			if strings.Contains(key, "nvidia.com/") {
+				out = append(out, "label "+key)
+			}
+		}
+		for key := range n.Annotations {
+			if strings.Contains(key, "gpu-dra-driver") || strings.Contains(key, "nvidia.com") {
+				out = append(out, "annotation "+key)
+			}
+		}
+	}
+	leases, err := cluster.Client.CoordinationV1().Leases(env.Namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, l := range leases.Items {
+		out = append(out, "lease "+l.Name)
+	}
+	configs, err := cluster.Client.CoreV1().ConfigMaps(env.Namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, c := range configs.Items {
+		if c.Name != "kube-root-ca.crt" { // Kubernetes writes it into each namespace.
+			out = append(out, "configmap "+c.Name)
+		}
+	}
+	secrets, err := cluster.Client.CoreV1().Secrets(env.Namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, s := range secrets.Items {
+		out = append(out, "secret "+s.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestCleanup_AfterUninstall_LeavesNothing uninstalls the chart and removes the objects that this leaves.
+func TestCleanup_AfterUninstall_LeavesNothing(t *testing.T) {
+	ctx := testContext(t)
+	if out, err := cluster.KubectlGPU(ctx, "cleanup", "-n", env.Namespace); err == nil || !strings.Contains(out, "nothing is removed, because the driver is installed") {
+		t.Fatalf("cleanup beside the driver: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, cluster.Helm(ctx))
+		must(t, cluster.WaitPublished(ctx, 8))
+	})
+	must(t, cluster.Uninstall(ctx))
+	left := leftovers(ctx, t)
+	t.Logf("uninstall leaves %d objects:\n%s", len(left), strings.Join(left, "\n"))
+	for _, want := range []string{"class nvlink-4.gpu.nvidia.com", "label nvidia.com/gpu.present", "lease dra-controller.gpu.nvidia.com", "configmap gpu-dra-driver-asked"} {
+		if !slices.Contains(left, want) {
+			t.Errorf("uninstall does not leave %s", want)
+		}
+	}
+	kubectlGPU(ctx, t, "cleanup", "-n", env.Namespace, "--dry-run=server")
+	if after := leftovers(ctx, t); !slices.Equal(left, after) {
+		t.Errorf("the dry run leaves %v", after)
+	}
+	t.Log(kubectlGPU(ctx, t, "cleanup", "-n", env.Namespace))
+	if after := leftovers(ctx, t); len(after) > 0 {
+		t.Errorf("cleanup leaves %v", after)
+	}
+	if _, err := cluster.KubectlGPU(ctx, "cleanup", "-n", env.Namespace); err != nil {
+		t.Errorf("a second cleanup: %v", err)
+	}
 }

@@ -57,6 +57,24 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 	return err
 }
 
+// Uninstall removes the chart, and waits until its pods and the node's slices are gone.
+func (e *Env) Uninstall(ctx context.Context) error {
+	if _, err := e.Run(ctx, filepath.Join(e.Tree, "hack", "tool.sh"), "helm", "uninstall", Release, "--namespace", Namespace, "--wait", "--timeout", "120s"); err != nil {
+		return err
+	}
+	return e.Eventually(ctx, "pods and slices gone", 120*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := e.Client.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		slices, err := e.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + Driver})
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(pods.Items)+len(slices.Items) == 0, fmt.Sprintf("%d pods and %d slices are left", len(pods.Items), len(slices.Items))
+	})
+}
+
 // WaitPublished waits until the node's slices have the given number of whole GPUs.
 func (e *Env) WaitPublished(ctx context.Context, gpus int) error {
 	return e.Eventually(ctx, fmt.Sprintf("%d GPUs published", gpus), 60*time.Second, func(ctx context.Context) (bool, string) {

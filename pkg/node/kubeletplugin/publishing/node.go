@@ -318,8 +318,8 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 	n.warnings = warnings
 }
 
-// perGPU joins the warnings about a GPU and its partitions that have the same state, since client-go drops Events about a node
-// beyond 25, and a board of eight GPUs can have 56 partitions. The GPU's own warning stands for all; without one, the first does.
+// perGPU joins the warnings about a GPU and its partitions that have the same state. A board of eight GPUs can have 56 partitions, and
+// client-go drops Events about an object beyond 25. The GPU's own warning stands for all; without one, the first does.
 func perGPU(warnings []resourceslices.Warning) (out []resourceslices.Warning) {
 	type key struct {
 		address string
