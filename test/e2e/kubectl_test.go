@@ -13,9 +13,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -89,4 +91,24 @@ func TestKubectl_LsAndWhy_AgreeWithTheCluster(t *testing.T) {
 		p, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, "waits", metav1.GetOptions{})
 		return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
 	}))
+}
+
+// TestDoctor_SlicesOfAnotherDriver_AreNamed writes a slice as NVIDIA's driver does. It is for a node that does not exist, because
+// this driver's plugin deletes such slices of its own node.
+func TestDoctor_SlicesOfAnotherDriver_AreNamed(t *testing.T) {
+	ctx := testContext(t)
+	const node = "other-node"
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: node + "-" + env.Driver + "-"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: env.Driver, NodeName: new(node), Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: "gpu-0"}},
+	}}
+	slice, err := cluster.Client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, cluster.Client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), slice.Name, metav1.DeleteOptions{}))
+	})
+	out, err := cluster.KubectlGPU(ctx, "doctor")
+	if want := "another driver publishes the pool " + node; err == nil || !strings.Contains(out, want) {
+		t.Errorf("%v: doctor lacks %q:\n%s", err, want, out)
+	}
 }

@@ -4,13 +4,13 @@
 package view
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
@@ -23,27 +23,20 @@ const (
 	keepOne     = "Keep one of the two on a node: delete the GPUCluster, or keep this driver off the node by the chart value kubeletPlugin.nodeSelector"
 )
 
-// otherPools returns the devices of pools of this driver's name that it did not write, by node and pool. NVIDIA's driver names a
-// pool like its node, and its devices gpu-0.
+// otherPools returns the devices of pools of this driver's name that it did not write, by node and pool. This driver's pools always
+// had the names of PoolName and MonitorPoolName. NVIDIA's driver names a pool like its node, and its devices gpu-0.
 func (d Diagnosis) otherPools() map[string]map[string][]string {
 	out := map[string]map[string][]string{}
-	ours := map[[2]string]bool{}
 	for _, s := range d.Slices {
 		if s.Shape == nil || s.Possible || s.Pool.Name == resourceslices.PoolName(s.Node) || s.Pool.Name == resourceslices.MonitorPoolName(s.Node) {
 			continue
 		}
 		for _, device := range s.Shape.Spec.Devices {
-			if _, err := gpu.ParseName(device.Name); err == nil {
-				ours[[2]string{s.Node, s.Pool.Name}] = true
-			}
 			if out[s.Node] == nil {
 				out[s.Node] = map[string][]string{}
 			}
 			out[s.Node][s.Pool.Name] = append(out[s.Node][s.Pool.Name], device.Name)
 		}
-	}
-	for at := range ours {
-		delete(out[at[0]], at[1])
 	}
 	return out
 }
@@ -53,11 +46,11 @@ func (d Diagnosis) otherDriver(out *findings, node string, pools map[string][]st
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {
 		devices := slices.Sorted(slices.Values(pools[pool]))
 		text := strings.Join(devices[:min(len(devices), 3)], ", ")
-		if len(devices) > 3 {
-			text += ", …"
+		if more := len(devices) - 3; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
 		}
-		out.add(Problem, node, "another driver publishes %d devices in pool %s as driver %s: %s. Claims can get them, and each GPU twice. %s",
-			len(devices), pool, d.Driver, text, keepOne)
+		out.add(Problem, node, "another driver publishes the pool %s as driver %s, with %s. Claims for classes of this driver can get them. %s",
+			pool, d.Driver, text, keepOne)
 	}
 	if d.Driver == nvidiaDriver && core[node].Labels[deployLabel] == "true" {
 		out.add(Warning, node, "the node has the label %s=true: the GPU operator deploys NVIDIA's DRA driver to it, which has the name %s too. %s",

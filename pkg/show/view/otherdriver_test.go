@@ -50,7 +50,7 @@ func TestFindings_SlicesOfAnotherDriver_AreNamed(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for _, f := range got {
-		if f.Level != view.Problem || !strings.Contains(f.Message, "2 devices in pool "+f.Subject) || !strings.Contains(f.Message, "gpu-0") {
+		if f.Level != view.Problem || !strings.Contains(f.Message, "the pool "+f.Subject) || !strings.Contains(f.Message, "with gpu-0, gpu-1.") {
 			t.Errorf("%+v", f)
 		}
 	}
