@@ -95,8 +95,8 @@ counters=DRAPartitionableDevices=true
 capacity=DRAConsumableCapacity=true
 # The tests that need shares, partitions or groups, shares and no partitions, partitions on two nodes; the health of devices
 # in a pod's status, and slices taken in order.
-shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|TestShares|_SharesOf|MPS|Policies|Tutorial|EarlierRelease|PredictedByBoard'
-cut='TestDemos/.*(mig|nvlink|gpu-fault|use-and-cost).*|TestAuto|EvictReset|EachKindOfDevice|ComputeDomain|Partition|Group|NetworkCard'
+shared='TestDemos/.*(fraction|replicas|sharing|admin-access|budget).*|Budget_EveryForm|TestShares|_SharesOf|MPS|Policies|Tutorial|EarlierRelease|PredictedByBoard'
+cut='TestDemos/.*(mig|nvlink|gpu-fault|use-and-cost|pack).*|TestAuto|EvictReset|EachKindOfDevice|ComputeDomain|Partition|Group|NetworkCard'
 shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas)$|TestShares|_SharesOf|MPS|Policies'
 nodes_cut='TestDeviceClasses_GPUModelsChange|TestNodeLabels_PodSelectsThem|TestWebhook_ReviewDemos|TestClusterMetrics|TestController_SwitchedOffAndOn|TestMigration_ToNVIDIA'
 health=TestGroups_LinkFails
