@@ -62,7 +62,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "an unhealthy device has a shape of its own", File: "pkg/cluster/pool/shape.go",
-		Old: "if unhealthy(t) {\n				p.out", New: "if false {\n				p.out",
+		Old: "if resourceslices.OfNow(t) {\n				p.out", New: "if false {\n				p.out",
 		Package: "./pkg/cluster/pool", Test: "TestShapes_UnhealthyDevice_SameShape",
 	},
 	{

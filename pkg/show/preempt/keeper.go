@@ -81,8 +81,8 @@ type Keeper struct {
 	rules     rules
 	// turn counts the searches, of which each looks at another part of a large cluster.
 	turn int
-	// swept is when reservations of others were last removed, alone when the last one was not followed by a plugin, and woke when
-	// the scheduler was last made to try pods.
+	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin. woke is
+	// when the scheduler was last made to try pods.
 	swept, alone, woke time.Time
 }
 

@@ -29,8 +29,8 @@ const (
 	reserveFor, renew = 2 * time.Minute, 30 * time.Second
 	// taintWithin is the time within which a node's plugin taints reserved GPUs.
 	taintWithin = 20 * time.Second
-	// untaintable is the time without reservations after one that no plugin followed: an API server can lack device taints.
-	untaintable = time.Hour
+	// without is the time without reservations after one that no plugin followed: an API server can lack device taints.
+	without = time.Hour
 	// rounds is the number of times that the scheduler is woken before a reservation ends. Its back-off doubles with each try of
 	// a pod, from 1 s to 10 s. A pod that was tried less often, such as the successor of a victim, would be tried before the
 	// pod of higher priority. After five tries all are equal, and the scheduler goes by priority.

@@ -408,7 +408,7 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	k.due[w.pod.UID] = now.Add(pause)
 	began, waits := k.room[w.pod.UID]
 	r := pack.Rules{Kept: waits && now.Sub(began) >= again}
-	r.Together = !k.alone.IsZero() && now.Sub(k.alone) < untaintable
+	r.Together = !k.alone.IsZero() && now.Sub(k.alone) < without
 	answer, ok := k.search(ctx, objects, pods, w, before, r, nodes, nil, now)
 	if !ok {
 		return
