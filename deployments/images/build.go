@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"gpu-dra-driver/deployments/sign"
 )
 
 // buildTags leave the C library's name look-ups out of binaries. gRPC's traces use html/template, whose calls by name
@@ -93,11 +95,11 @@ func (b builder) release(ctx context.Context, im image, on []platform) (released
 	if b.key == nil {
 		return r, os.RemoveAll(file + ".sig") // that of an earlier build
 	}
-	signed, err := signature(b.key, tag.RepositoryStr(), r.digest)
+	signed, err := sign.Digest(b.key, tag.RepositoryStr(), r.digest)
 	if err != nil {
 		return released{}, err
 	}
-	return r, writeLayout(file+".sig", signed, tag.Tag(signatureTag(r.digest)))
+	return r, writeLayout(file+".sig", signed, tag.Tag(sign.SignatureTag(r.digest)))
 }
 
 // build returns the image for one platform, and its SBOM.

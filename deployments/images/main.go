@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+
+	"gpu-dra-driver/deployments/sign"
 )
 
 func main() {
@@ -55,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	b := builder{version: *version, out: *out, progress: stderr}
 	if *keyFile != "" {
-		if b.key, err = readKey(*keyFile); err != nil {
+		if b.key, err = sign.ReadKey(*keyFile); err != nil {
 			return err
 		}
 	}

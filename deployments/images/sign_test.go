@@ -9,10 +9,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"io"
 	"os"
 	"path/filepath"
@@ -62,7 +59,7 @@ func TestRelease_WithKey_SignatureVerifies(t *testing.T) {
 		t.Fatal(err)
 	}
 	manifest, err := im.Manifest()
-	if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != simpleSigning {
+	if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != "application/vnd.dev.cosign.simplesigning.v1+json" {
 		t.Fatalf("manifest = %+v, %v", manifest, err)
 	}
 	signed := blob(t, im)
@@ -70,7 +67,7 @@ func TestRelease_WithKey_SignatureVerifies(t *testing.T) {
 	if err := said.UnmarshalJSON(signed); err != nil || said.Image.DigestStr() != r.digest.String() {
 		t.Errorf("signed is %v, want %v: %v", said, r.digest, err)
 	}
-	signature := manifest.Layers[0].Annotations[signatureOfKey]
+	signature := manifest.Layers[0].Annotations["dev.cosignproject.cosign/signature"]
 	if err := verify(t, &key.PublicKey, signature, signed); err != nil {
 		t.Error(err)
 	}
@@ -105,44 +102,4 @@ func blob(t *testing.T, im v1.Image) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-func TestReadKey_Files_ReadOrRefused(t *testing.T) {
-	sec1 := func(key *ecdsa.PrivateKey) []byte { der, _ := x509.MarshalECPrivateKey(key); return der }
-	pkcs8 := func(key any) []byte { der, _ := x509.MarshalPKCS8PrivateKey(key); return der }
-	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p256, p384 := newKey(t, elliptic.P256()), newKey(t, elliptic.P384())
-	for _, c := range []struct {
-		name, kind string
-		der        []byte
-		ok         bool
-	}{
-		{"SEC 1", "EC PRIVATE KEY", sec1(p256), true},
-		{"PKCS 8", "PRIVATE KEY", pkcs8(p256), true},
-		{"another curve", "EC PRIVATE KEY", sec1(p384), false},
-		{"RSA", "PRIVATE KEY", pkcs8(rsaKey), false},
-		{"encrypted by cosign", "ENCRYPTED SIGSTORE PRIVATE KEY", []byte("{}"), false},
-		{"no PEM", "", nil, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			data := []byte("key")
-			if c.der != nil {
-				data = pem.EncodeToMemory(&pem.Block{Type: c.kind, Bytes: c.der})
-			}
-			file := filepath.Join(t.TempDir(), "key")
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			key, err := readKey(file)
-			if c.ok && (err != nil || !key.Equal(p256)) {
-				t.Errorf("key = %v, %v", key, err)
-			}
-			if !c.ok && (err == nil || !strings.Contains(err.Error(), "P-256")) {
-				t.Errorf("error = %v", err)
-			}
-		})
-	}
 }
