@@ -44,9 +44,8 @@ chart: ## Lint the Helm chart and package it into dist/
 	@hack/tool.sh helm package deployments/helm/gpu-dra-driver --destination $(DIST)
 
 .PHONY: release
-release: ## Images for both architectures, chart and archives to publish; BASE_URL=URL of the archives, KEY=FILE signs
-	@hack/check-release.sh $(VERSION)
-	@$(MAKE) images-all chart dist
+release: ## Images, chart, archives, notes, provenance and checksums into dist/release-VERSION/; REGISTRY=HOST/PATH pushes, KEY=FILE signs
+	@hack/release.sh $(VERSION) $(DIST)
 
 .PHONY: cluster-build
 cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fails while a page has a placeholder, or the changelog lacks the version. Usage: check-release.sh VERSION
+# Fails while a page has a placeholder, or the changelog lacks the version. A prerelease such as 1.2.3-rc.1 has the changes under
+# Unreleased. Usage: check-release.sh VERSION
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -7,7 +8,7 @@ if git grep -n PLACEHOLDER -- '*.md' .github >&2; then
   echo "release: fill in these placeholders: who maintains the project, and where to report" >&2
   failed=1
 fi
-if ! grep -q "^## $1\$\|^## $1 " CHANGELOG.md; then
+if [[ $1 != *-* ]] && ! grep -q "^## $1\$\|^## $1 " CHANGELOG.md; then
   echo "release: CHANGELOG.md has no heading '## $1': give it to the changes under '## Unreleased'" >&2
   failed=1
 fi

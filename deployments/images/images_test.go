@@ -426,6 +426,37 @@ func TestParts_LicenseMissing_Refused(t *testing.T) {
 	}
 }
 
+// TestNotices_Program_HasTextsOfItsModules checks the notices of a toy. make dist checks those of every platform.
+func TestNotices_Program_HasTextsOfItsModules(t *testing.T) {
+	b := toyBuilder(t)
+	file := filepath.Join(b.root, "cmd/toy/main.go")
+	built := filepath.Join(b.out, "toy")
+	if _, err := b.goCommand(t.Context(), "", nil, "build", "-o", built, "./cmd/toy"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := b.notices(t.Context(), built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"toy contains software of others", "\ngithub.com/google/go-cmp v0.7.0 (LICENSE)\n", "Copyright (c) 2017 The Go Authors",
+		"\nstd " + strings.TrimPrefix(runtime.Version(), "go") + " (LICENSE)\n", "(PATENTS)",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the notices:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "toy licence") {
+		t.Error("the notices have the repository's own licence")
+	}
+	if _, err := b.notices(t.Context(), file); err == nil || !strings.Contains(err.Error(), "main.go") {
+		t.Errorf("a file that is no program: %v", err)
+	}
+	if env := (platform{os: "windows", arch: "arm64"}).env(binary{}); !slices.Contains(env, "GOOS=windows") {
+		t.Errorf("modules for Windows are listed with %v", env)
+	}
+}
+
 // TestCatalog_Digests_AreValuesOfTheChart checks that the chart takes each printed digest for the image of that name.
 func TestCatalog_Digests_AreValuesOfTheChart(t *testing.T) {
 	data, err := os.ReadFile("../helm/gpu-dra-driver/values.yaml")

@@ -41,6 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	only := flags.String("only", "", "comma-separated names of the images to build; all without it")
 	arch := flags.String("arch", runtime.GOARCH, "comma-separated architectures of the images: amd64, arm64")
 	keyFile := flags.String("key", "", "file with an ECDSA key on P-256 in PEM, which signs the images as cosign does")
+	program := flags.String("notices", "", "print the licence texts of the modules in this program of the repository, and build no image")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,6 +63,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	if b.root, err = moduleRoot(ctx); err != nil {
+		return err
+	}
+	if *program != "" {
+		text, err := b.notices(ctx, *program)
+		if err == nil {
+			_, err = io.WriteString(stdout, text)
+		}
 		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {

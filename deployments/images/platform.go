@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 
 // platform is an architecture that images are built for, with the C compiler and the C library of this machine for it.
 type platform struct {
+	os       string // GOOS; empty for linux
 	arch     string // GOARCH
 	triplet  string // of Debian's directories and compilers
 	compiler string // empty for the go command's default
@@ -44,7 +46,7 @@ func platforms(list string) ([]platform, error) {
 // env returns the variables of the go command for a binary. They include all that change a binary's bytes and that a
 // shell may have set.
 func (p platform) env(bin binary) []string {
-	env := []string{"GOOS=linux", "GOARCH=" + p.arch, "GOAMD64=v1", "GOARM64=v8.0", "CGO_ENABLED=0"}
+	env := []string{"GOOS=" + cmp.Or(p.os, "linux"), "GOARCH=" + p.arch, "GOAMD64=v1", "GOARM64=v8.0", "CGO_ENABLED=0"}
 	if !bin.cgo {
 		return env
 	}

@@ -18,9 +18,10 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	version := "1.2.3"
 	run := func(dir string) (string, error) {
 		check := filepath.Join(dir, "hack/check-release.sh")
-		out, err := exec.CommandContext(t.Context(), "bash", check, "1.2.3").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "bash", check, version).CombinedOutput()
 		return string(out), err
 	}
 	write := func(name, text string) {
@@ -50,6 +51,10 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	write("CHANGELOG.md", "## Unreleased\n")
 	if out, err := run(dir); err == nil || !strings.Contains(out, "CHANGELOG.md has no heading '## 1.2.3'") {
 		t.Errorf("without an entry of the version: %v: %s", err, out)
+	}
+	version = "1.2.3-rc.1"
+	if out, err := run(dir); err != nil {
+		t.Errorf("a prerelease without an entry of its own: %v: %s", err, out)
 	}
 	security, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {

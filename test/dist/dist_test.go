@@ -9,6 +9,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -77,9 +78,10 @@ func TestDist_Archives_KrewInstallsThem(t *testing.T) {
 		if sum != p.SHA256 {
 			t.Errorf("%s has the checksum %s, the manifest says %s", name, sum, p.SHA256)
 		}
-		if got, want := slices.Sorted(maps.Keys(files)), slices.Sorted(slices.Values([]string{p.Bin, "LICENSE", "kubectl_complete-gpu"})); !slices.Equal(got, want) {
+		if got, want := slices.Sorted(maps.Keys(files)), slices.Sorted(slices.Values([]string{p.Bin, "LICENSE", "THIRD-PARTY-NOTICES", "kubectl_complete-gpu"})); !slices.Equal(got, want) {
 			t.Errorf("%s has %v, want %v", name, got, want)
 		}
+		checkNotices(t, name, files)
 		os, arch := p.Selector.MatchLabels["os"], p.Selector.MatchLabels["arch"]
 		if want := map[string]string{"linux": "\x7fELF", "darwin": "\xcf\xfa\xed\xfe", "windows": "MZ"}[os]; want == "" || !strings.HasPrefix(files[p.Bin], want) {
 			t.Errorf("%s: %s is not a program of %s", name, p.Bin, os)
@@ -95,6 +97,26 @@ func TestDist_Archives_KrewInstallsThem(t *testing.T) {
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "checksum") {
 		t.Errorf("krew installs an archive with another checksum: %v, %s", err, out)
+	}
+}
+
+// checkNotices checks that each module in the program of an archive has a licence text.
+func checkNotices(t *testing.T, archive string, files map[string]string) {
+	t.Helper()
+	for name, data := range files {
+		if !strings.HasPrefix(name, "kubectl-gpu") {
+			continue
+		}
+		info, err := buildinfo.Read(strings.NewReader(data))
+		must(t, err)
+		if len(info.Deps) < 20 {
+			t.Errorf("%s: the program has %d modules", archive, len(info.Deps))
+		}
+		for _, m := range info.Deps {
+			if !strings.Contains(files["THIRD-PARTY-NOTICES"], "\n"+m.Path+" "+m.Version+" (") {
+				t.Errorf("%s has no licence text of %s %s", archive, m.Path, m.Version)
+			}
+		}
 	}
 }
 
