@@ -450,7 +450,7 @@ func TestNotices_Program_HasTextsOfItsModules(t *testing.T) {
 		t.Error("the notices have the repository's own licence")
 	}
 	if _, err := b.notices(t.Context(), file); err == nil || !strings.Contains(err.Error(), "main.go") {
-		t.Errorf("a file that is no program: %v", err)
+		t.Errorf("a source file: %v", err)
 	}
 	if env := (platform{os: "windows", arch: "arm64"}).env(binary{}); !slices.Contains(env, "GOOS=windows") {
 		t.Errorf("modules for Windows are listed with %v", env)

@@ -14,7 +14,7 @@ import (
 
 // platform is an architecture that images are built for, with the C compiler and the C library of this machine for it.
 type platform struct {
-	os       string // GOOS; empty for linux
+	os       string // GOOS; empty for `linux`
 	arch     string // GOARCH
 	triplet  string // of Debian's directories and compilers
 	compiler string // empty for the go command's default

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// artifact is a file in a registry that is no image: a chart, an SBOM or a statement.
+// artifact is a file in a registry: a chart, an SBOM or a statement.
 type artifact struct {
 	kind        string          // artifactType of a referrer; empty for a chart
 	configType  types.MediaType // of config

@@ -5,8 +5,8 @@
 //
 //	go -C deployments run ./release --version 1.2.3 --dist "$PWD/dist" --registry localhost:5000/team --key release.key
 //
-// It writes the files to publish to a directory: the chart with the digests of its images, the archives and SBOMs, the notes of
-// the version from CHANGELOG.md, the provenance (an in-toto statement with SLSA's predicate), and the checksums of all of them.
+// It writes the files to publish to a directory: the chart with the digests of its images, the archives and the SBOMs. It adds the
+// notes of the version from CHANGELOG.md, the provenance (an in-toto statement with SLSA's predicate), and the checksums.
 // Without a registry it needs no network.
 //
 // In the registry the chart is an OCI artifact at charts/NAME. SBOMs and provenance refer to the images by the field

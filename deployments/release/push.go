@@ -39,7 +39,7 @@ func onThisMachine(registry string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// pusher writes to a registry. Credentials are those of docker's configuration.
+// pusher writes to a registry. It takes credentials from the configuration of docker.
 type pusher struct {
 	release
 	options []remote.Option

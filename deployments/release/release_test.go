@@ -222,7 +222,7 @@ func TestRelease_LocalRegistry_HasAll(t *testing.T) {
 	must(t, w.release(t, version, "--registry", at, "--key", w.key, "--home", "https://home.example.com", "--source", "https://source.example.com"))
 	statement := w.file(t, "provenance.intoto.json")
 
-	// Helm pulls the chart, and its images are those of the registry.
+	// Helm pulls the chart, which names the images in the registry.
 	dir := t.TempDir()
 	chart := "oci://" + at + "/" + chartRepository
 	helm := filepath.Join(w.root, "hack/tool.sh")

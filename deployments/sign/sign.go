@@ -53,8 +53,8 @@ func Digest(key *ecdsa.PrivateKey, repository string, digest v1.Hash) (v1.Image,
 	})
 }
 
-// Statement returns an in-toto statement in a signed envelope (DSSE), and the image that cosign takes for an attestation, at the
-// tag that AttestationTag returns for the digest of a subject.
+// Statement returns an in-toto statement in a signed envelope (DSSE), and the image that cosign takes for an attestation. The
+// image belongs at the tag that AttestationTag returns for the digest of a subject.
 func Statement(key *ecdsa.PrivateKey, statement []byte, predicateType string) ([]byte, v1.Image, error) {
 	signed, err := signature(key, dsse.PAE(statementType, statement))
 	if err != nil {
@@ -74,7 +74,7 @@ func Statement(key *ecdsa.PrivateKey, statement []byte, predicateType string) ([
 	return append(file, '\n'), im, err
 }
 
-// File returns the signature of a file's content in base64, as `cosign verify-blob` and openssl read it.
+// File returns the signature of a file's content in base64, as `cosign verify-blob` and `openssl` read it.
 func File(key *ecdsa.PrivateKey, content []byte) (string, error) {
 	signed, err := signature(key, content)
 	return base64.StdEncoding.EncodeToString(signed), err

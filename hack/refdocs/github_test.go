@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,6 +17,7 @@ import (
 )
 
 type workflow struct {
+	On          any               `json:"true"` // YAML takes the key "on" for true.
 	Permissions map[string]string `json:"permissions"`
 	Concurrency struct {
 		Group string `json:"group"`
@@ -63,7 +65,7 @@ func TestGitHub_Files_AreComplete(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || checked["workflows"] < 3 || checked["ISSUE_TEMPLATE"] < 3 {
+	if err != nil || checked["workflows"] < 4 || checked["ISSUE_TEMPLATE"] < 3 {
 		t.Errorf("checked %v, %v", checked, err)
 	}
 }
@@ -75,8 +77,13 @@ func checkWorkflow(t *testing.T, path string, data []byte, makefile string) {
 		t.Fatalf("%s: %v", path, err)
 	}
 	read := map[string]string{"contents": "read"}
-	if !maps.Equal(w.Permissions, read) || w.Concurrency.Group == "" || strings.Contains(string(data), "secrets.") {
-		t.Errorf("%s: a workflow only reads, has no secrets, and has a group of concurrency", path)
+	if !maps.Equal(w.Permissions, read) || w.Concurrency.Group == "" {
+		t.Errorf("%s: a workflow only reads, and has a group of concurrency", path)
+	}
+	// Only who may push a tag gets at the key and at rights to write.
+	tags := fmt.Sprint(w.On) == "map[push:map[tags:[v*]]]"
+	if trusted := strings.Contains(string(data), "secrets.") || strings.Contains(string(data), ": write"); trusted != tags {
+		t.Errorf("%s: it runs on %v, and its secrets and rights to write are %t", path, w.On, trusted)
 	}
 	runs := 0
 	for _, job := range w.Jobs {

@@ -11,6 +11,57 @@ import (
 	"testing"
 )
 
+// TestPublish_Tag_ReleasesItsVersion runs the script of the workflow with programs that print their arguments.
+func TestPublish_Tag_ReleasesItsVersion(t *testing.T) {
+	dir := t.TempDir()
+	script, err := os.ReadFile("../publish.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"hack/publish.sh": string(script)}
+	for _, program := range []string{"hack/check-release.sh", "hack/tool.sh", "bin/make", "bin/gh"} {
+		files[program] = "#!/bin/sh\necho " + filepath.Base(program) + " \"$@\" >>" + filepath.Join(dir, "log") + "\n"
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(key, tag string) (string, error) {
+		_ = os.Remove(filepath.Join(dir, "log"))
+		cmd := exec.CommandContext(t.Context(), "bash", filepath.Join(dir, "hack/publish.sh"), tag)
+		cmd.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=/home", "RUNNER_TEMP=" + dir, "RELEASE_KEY=" + key,
+			"GH_TOKEN=t", "GITHUB_REPOSITORY=Team/driver", "GITHUB_SERVER_URL=https://git.example.com", "GITHUB_ACTOR=someone"}
+		out, err := cmd.CombinedOutput()
+		log, _ := os.ReadFile(filepath.Join(dir, "log"))
+		return string(log) + string(out), err
+	}
+	log, err := run("key", "v1.2.3-rc.1")
+	want := "check-release.sh 1.2.3-rc.1\n" +
+		"tool.sh helm registry login ghcr.io --registry-config /home/.docker/config.json --username someone --password-stdin\n" +
+		"make release VERSION=1.2.3-rc.1 KEY=" + dir + "/release.key REGISTRY=ghcr.io/team/driver " +
+		"BASE_URL=https://git.example.com/Team/driver/releases/download/v1.2.3-rc.1 HOME_URL=https://git.example.com/Team/driver " +
+		"SOURCE_URL=https://git.example.com/Team/driver " +
+		"BUILDER=https://git.example.com/Team/driver/.github/workflows/release.yml@refs/tags/v1.2.3-rc.1\n" +
+		"gh release create v1.2.3-rc.1 --prerelease --title v1.2.3-rc.1 --notes-file dist/release-1.2.3-rc.1/notes.md dist/release-1.2.3-rc.1/*\n"
+	if err != nil || log != want {
+		t.Errorf("%v, ran\n%swant\n%s", err, log, want)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "release.key")); !os.IsNotExist(err) {
+		t.Errorf("the key is still there: %v", err)
+	}
+	if log, err := run("key", "v1.2.3"); err != nil || strings.Contains(log, "--prerelease") {
+		t.Errorf("%v, ran\n%s", err, log)
+	}
+	if log, err := run("", "v1.2.3"); err == nil || !strings.Contains(log, "set the secret RELEASE_KEY") {
+		t.Errorf("without a key: %v, ran\n%s", err, log)
+	}
+}
+
 // TestRelease_Placeholders_Refused runs the check in a repository of its own, then on the tree.
 func TestRelease_Placeholders_Refused(t *testing.T) {
 	dir := t.TempDir()
