@@ -47,6 +47,10 @@ chart: ## Lint the Helm chart and package it into dist/
 release: ## Images, chart, archives, notes, provenance and checksums into dist/release-VERSION/; REGISTRY=HOST/PATH pushes, KEY=FILE signs
 	@hack/release.sh $(VERSION) $(DIST)
 
+.PHONY: site
+site: ## The documentation as a static site, with search and checked links, into dist/site/VERSION/
+	@go -C test run ./site -version $(VERSION) -out $(DIST)/site/$(VERSION)
+
 .PHONY: cluster-build
 cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once)
 	@$(BIN)/onenode build --kubernetes $(KUBERNETES)
@@ -99,6 +103,10 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 .PHONY: test-ecosystem
 test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, and queues of Kueue
 	@hack/test-ecosystem.sh $(KUBERNETES)
+
+.PHONY: test-release
+test-release: images cluster-build ## A release in a local registry, installed from there, upgraded under pods and back
+	@hack/test-release.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
 test-monitoring: images cluster-build ## The chart's rules and dashboards, with Prometheus, an autoscaler and Debian's chromium; RUN=REGEX for a part

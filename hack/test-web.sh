@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Looks at the page of `kubectl gpu web` with headless Chromium: with simulated API servers, and with the one-machine cluster.
-# Usage: test-web.sh KUBERNETES [go test arguments]
+# It opens the site of make site too. Usage: test-web.sh KUBERNETES [go test arguments]
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 version=$1
 shift
 go test -count=1 -v -tags web ./web "$@"
+go test -count=1 -v -tags web -run Browser ./site
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 ../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \

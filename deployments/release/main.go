@@ -198,6 +198,9 @@ func (r release) files(chart []byte) (map[string][]byte, error) {
 		return err
 	}
 	errs := []error{add("digests.yaml", "digests.yaml"), add("gpu.yaml", "kubectl/gpu.yaml")}
+	if !strings.Contains(string(files["gpu.yaml"]), "version: v"+r.version+"\n") {
+		errs = append(errs, fmt.Errorf("%s/kubectl/gpu.yaml is not of %s; run make dist", r.dist, r.version))
+	}
 	for _, im := range r.images {
 		architecture := runtime.GOARCH
 		for _, m := range im.manifests {

@@ -130,7 +130,7 @@ func (w workplace) build(t *testing.T, version string, architectures ...string) 
 		write(t, filepath.Join(w.dist, image+"-"+version+".tar"), image, 0o644)
 	}
 	write(t, filepath.Join(w.dist, "digests.yaml"), digests, 0o644)
-	write(t, filepath.Join(w.dist, "kubectl/gpu.yaml"), "kind: Plugin\n", 0o644)
+	write(t, filepath.Join(w.dist, "kubectl/gpu.yaml"), "kind: Plugin\nspec:\n  version: v"+version+"\n", 0o644)
 	write(t, filepath.Join(w.dist, "kubectl/kubectl-gpu-"+version+"-linux-amd64.tar.gz"), "archive", 0o644)
 }
 
@@ -453,6 +453,9 @@ func TestRelease_NotToPublish_Refused(t *testing.T) {
 		}},
 		{"no archives", version, "", "run make dist", func(t *testing.T, w workplace) {
 			must(t, os.Remove(filepath.Join(w.dist, "kubectl/kubectl-gpu-1.2.3-linux-amd64.tar.gz")))
+		}},
+		{"a manifest of another version", version, "", "run make dist", func(t *testing.T, w workplace) {
+			write(t, filepath.Join(w.dist, "kubectl/gpu.yaml"), "version: v1.2.2\n", 0o644)
 		}},
 		{"a chart without a place for the digest", version, "", "no empty value", func(t *testing.T, w workplace) {
 			file := filepath.Join(w.root, "deployments/helm", chartName, "values.yaml")

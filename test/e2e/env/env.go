@@ -46,6 +46,8 @@ type Env struct {
 	// Log receives progress messages.
 	Log io.Writer
 
+	// Chart is the chart for Helm: a path or an address. Default: the tree's.
+	Chart string
 	// AsShipped keeps the chart's own list of published devices.
 	AsShipped bool
 
@@ -64,6 +66,7 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 	if s.Tree, err = demos.Tree(); err != nil {
 		return nil, err
 	}
+	s.Chart = filepath.Join(s.Tree, "deployments", "helm", "gpu-dra-driver")
 	out, err := exec.Command(s.Onenode, "which", "kubectl").Output()
 	if err != nil {
 		return nil, fmt.Errorf("find kubectl: %w", err)

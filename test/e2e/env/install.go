@@ -43,7 +43,7 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 		args = append([]string{"--set-json", "publish=[]"}, args...)
 	}
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "hack", "tool.sh"), append([]string{
-		"helm", "upgrade", "--install", Release, filepath.Join(e.Tree, "deployments", "helm", "gpu-dra-driver"),
+		"helm", "upgrade", "--install", Release, e.Chart,
 		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "120s",
 		"--set", "nvidiaDriverRoot=" + e.Root,
 		// The images are on the nodes, and the nodes have no labels of their hardware.
