@@ -7,54 +7,117 @@ package main
 
 import (
 	"context"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
+	cdpruntime "github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 )
 
-// TestSite_Browser_SearchesAndChangesColours opens the files of the site in headless Chromium, without a server.
+// browser is a page in headless Chromium.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// open opens a page. Each report of the browser about it fails the test.
+func open(t *testing.T, url string) browser {
+	t.Helper()
+	binary, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal("the test of the site needs Chromium: apt-get install chromium")
+	}
+	var mu sync.Mutex
+	var reports []string
+	listen := func(event any) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := event.(type) {
+		case *cdpruntime.EventExceptionThrown:
+			reports = append(reports, e.ExceptionDetails.Text)
+		case *log.EventEntryAdded:
+			reports = append(reports, e.Entry.Text)
+		}
+	}
+	ctx, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(chromedp.ExecPath(binary), chromedp.NoSandbox,
+		chromedp.ModifyCmdFunc(func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} })),
+		chromedp.WithListener(listen))
+	t.Cleanup(func() {
+		cancel()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, text := range reports {
+			t.Error("the browser reports:", text)
+		}
+	})
+	b := browser{t, ctx}
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, log.Enable, cdp.Empty{})
+		return err
+	}), chromedp.Navigate(url))
+	return b
+}
+
+func (b browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// wait waits in the page until an expression is true.
+func (b browser) wait(expression string) {
+	b.t.Helper()
+	b.do(chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingTimeout(time.Minute)))
+}
+
+func (b browser) eval(expression string) string {
+	b.t.Helper()
+	out, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](expression))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return out
+}
+
+// TestSite_Browser_SearchesAndChangesColours opens the files of the site, without a server.
 func TestSite_Browser_SearchesAndChangesColours(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "site")
 	if err := run("1.2.3", out); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	ctx, stop := chromedp.NewExecAllocator(ctx, append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox)...)
-	defer stop()
-	ctx, closeTab := chromedp.NewContext(ctx)
-	defer closeTab()
-	var complaints []string
-	chromedp.ListenTarget(ctx, func(event any) {
-		if e, ok := event.(*log.EventEntryAdded); ok {
-			complaints = append(complaints, e.Entry.Text)
-		}
-	})
-	var background [3]string
-	var location, hits, title string
-	colour := func(to *string) chromedp.Action {
-		return chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, to)
+	b := open(t, "file://"+filepath.Join(out, "docs/index.html"))
+	const colour = `getComputedStyle(document.body).backgroundColor`
+	b.wait(`window.pages?.length > 30 && document.querySelector('nav [aria-current]')`)
+	first := b.eval(colour)
+	b.eval(`document.getElementById('theme').click(), ''`)
+	second := b.eval(colour)
+	b.eval(`const search = document.getElementById('search'); search.value = 'mig-one'; search.dispatchEvent(new Event('input')), ''`)
+	if hits := b.eval(`document.getElementById('found').innerText`); !strings.Contains(hits, "mig-one") {
+		t.Errorf("the search shows %q", hits)
 	}
-	err := chromedp.Run(ctx, chromedp.Navigate("file://"+filepath.Join(out, "docs/index.html")),
-		colour(&background[0]), chromedp.Click("#theme"), colour(&background[1]),
-		chromedp.SendKeys("#search", "mig-one"), chromedp.WaitVisible("#found a"), chromedp.Text("#found", &hits),
-		chromedp.SendKeys("#search", kb.Enter), chromedp.WaitVisible("main h1"), chromedp.WaitNotPresent("#found a"),
-		chromedp.Location(&location), chromedp.Title(&title), colour(&background[2]))
-	if err != nil {
-		t.Fatal(err)
+	if none := b.eval(`search.value = 'mig-one nowhere-at-all'; search.dispatchEvent(new Event('input')); document.getElementById('found').innerText`); none != "" {
+		t.Errorf("the search for a word that no page has shows %q", none)
 	}
-	if background[0] == background[1] || background[1] != background[2] {
-		t.Errorf("colours at first, after the button and on the next page: %v", background)
+	to := b.eval(`search.value = 'preemption'; search.dispatchEvent(new Event('input')); document.querySelector('#found a').href`)
+	if !strings.HasSuffix(to, "/docs/preemption.html") {
+		t.Errorf("the first hit is %s", to)
 	}
-	if !strings.Contains(hits, "MIG") || !strings.HasSuffix(location, ".html") || strings.HasSuffix(location, "docs/index.html") || title == "" {
-		t.Errorf("search finds %q, and leads to %s, %q", hits, location, title)
+	clicked := b.eval(`let clicked = ''; document.querySelector('#found a').addEventListener('click', (e) => { e.preventDefault(); clicked = e.currentTarget.href; });
+		search.form.requestSubmit(); clicked`)
+	if clicked != to {
+		t.Errorf("Enter follows %q", clicked)
 	}
-	if len(complaints) > 0 {
-		t.Errorf("the browser complains: %v", complaints)
+	b.do(chromedp.Navigate(to))
+	b.wait(`location.pathname.endsWith('/docs/preemption.html') && document.querySelector('main h1') && document.documentElement.dataset.theme`)
+	if third := b.eval(colour); first == second || third != second {
+		t.Errorf("colours at first, after the button, and on the next page: %s, %s, %s", first, second, third)
 	}
 }
