@@ -27,7 +27,7 @@ import (
 // The format of cosign: a layer is a payload that names the artifact's digest, its annotation is the payload's signature.
 const (
 	simpleSigning  types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
-	signatureOfKey                 = "dev.cosignproject.cosign/signature"
+	signatureOfKey string          = "dev.cosignproject.cosign/signature"
 	simplePayload                  = `{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},` +
 		`"type":"cosign container image signature"},"optional":null}`
 )
@@ -36,8 +36,8 @@ const (
 // empty, since the envelope has it.
 const (
 	envelope          types.MediaType = "application/vnd.dsse.envelope.v1+json"
-	statementType                     = "application/vnd.in-toto+json"
-	predicateTypeNote                 = "predicateType"
+	statementType     string          = "application/vnd.in-toto+json"
+	predicateTypeNote string          = "predicateType"
 )
 
 // Digest returns the image that cosign takes for the signature of digest, at the tag that SignatureTag returns.

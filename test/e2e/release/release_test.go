@@ -114,7 +114,7 @@ func release(ctx context.Context, version string) error {
 			return err
 		}
 		for _, file := range append(files, old+".tar") {
-			if err := os.Symlink(file, strings.Replace(filepath.Join(dist, filepath.Base(file)), was, version, 1)); err != nil {
+			if err := os.Symlink(file, filepath.Join(dist, strings.Replace(filepath.Base(file), was, version, 1))); err != nil {
 				return err
 			}
 		}
