@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,7 +82,8 @@ func startRegistry() error {
 	registry = fmt.Sprintf("localhost:%d/team", listener.Addr().(*net.TCPAddr).Port)
 	program := filepath.Join(cluster.Tree, "bin", "registry")
 	cmd := exec.Command(cluster.Onenode, "exec", "--dir", cluster.Dir, "--", program)
-	cmd.Stdin, cmd.Stderr = file, os.Stderr
+	cmd.Stdin = file
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
