@@ -16,6 +16,7 @@ if ! hack/check-release.sh "$version"; then
   [ -z "$publish" ] || exit 1
   echo "release: not fit for publication; this release stays on this machine" >&2
 fi
+go -C deployments run ./release --version "$version" --notes >/dev/null # fails before anything is built
 make --no-print-directory images-all dist VERSION="$version" DIST="$(realpath -m "$dist")"
 args=(--version "$version" --dist "$(realpath "$dist")")
 for pair in registry:REGISTRY home:HOME_URL source:SOURCE_URL builder:BUILDER; do

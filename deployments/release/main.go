@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&r.source, "source", "", "address of the sources, for the chart and the provenance")
 	flags.StringVar(&r.builder, "builder", "urn:gpu-dra-driver:local", "identifier of this builder, for the provenance")
 	flags.StringVar(&r.root, "root", "", "root of the repository; found by the go command without it")
+	notes := flags.Bool("notes", false, "print the changes of the version, and make nothing")
 	keyFile := flags.String("key", "", "file with an ECDSA key on P-256 in PEM, which signs as cosign does")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -86,16 +87,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		r.root = strings.TrimSpace(string(dir))
 	}
+	if *notes {
+		changed, err := r.changes()
+		if err == nil {
+			_, err = io.WriteString(stdout, changed)
+		}
+		return err
+	}
 	return r.make(ctx, stdout)
+}
+
+// changes returns the section of the version in the changelog.
+func (r release) changes() (string, error) {
+	text, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
+	if err != nil {
+		return "", err
+	}
+	return section(string(text), r.version)
 }
 
 // make writes the release, pushes it if there is a registry, and prints where it is.
 func (r release) make(ctx context.Context, stdout io.Writer) error {
-	text, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
-	if err != nil {
-		return err
-	}
-	changed, err := section(string(text), r.version)
+	changed, err := r.changes()
 	if err != nil {
 		return err
 	}

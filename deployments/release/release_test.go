@@ -543,6 +543,20 @@ func TestRelease_UncommittedChanges_ProvenanceSaysSo(t *testing.T) {
 	}
 }
 
+func TestRelease_Notes_OfTheVersionAlone(t *testing.T) {
+	w := workplace{root: t.TempDir()}
+	write(t, filepath.Join(w.root, "CHANGELOG.md"), changelog, 0o644)
+	for version, want := range map[string]string{
+		"1.2.2": "- Earlier.\n", "1.2.3-rc.1": "### Fixed\n\n- Later.\n", "1.2.4": "",
+	} {
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"--root", w.root, "--version", version, "--notes"}, &out, io.Discard)
+		if out.String() != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", version, out.String(), err)
+		}
+	}
+}
+
 func TestOnThisMachine_Registries_Recognised(t *testing.T) {
 	for registry, want := range map[string]bool{
 		"localhost:5000/team": true, "localhost": true, "127.0.0.1:5000": true, "[::1]:5000/a": true,

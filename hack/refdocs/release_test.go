@@ -11,6 +11,57 @@ import (
 	"testing"
 )
 
+// TestRelease_Unfit_StaysOnThisMachine runs the script of make release where the check fails, with programs that print their
+// arguments.
+func TestRelease_Unfit_StaysOnThisMachine(t *testing.T) {
+	dir := t.TempDir()
+	script, err := os.ReadFile("../release.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"hack/release.sh": string(script), "hack/check-release.sh": "#!/bin/sh\nexit 1\n"}
+	for _, program := range []string{"make", "go"} {
+		files["bin/"+program] = "#!/bin/sh\necho " + program + " \"$@\" >>" + filepath.Join(dir, "log") + "\n"
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		env  []string
+		goes bool
+		args string
+	}{
+		{nil, true, ""},
+		{[]string{"REGISTRY=localhost:5000/team", "HOME_URL=h", "SOURCE_URL=s", "BUILDER=b", "KEY=k"}, true,
+			" --registry localhost:5000/team --home h --source s --builder b --key " + dir + "/k"},
+		{[]string{"REGISTRY=127.0.0.1:5000"}, true, " --registry 127.0.0.1:5000"},
+		{[]string{"REGISTRY=registry.example.com/team"}, false, ""},
+		{[]string{"REGISTRY=localhost.example.com:5000"}, false, ""},
+		{[]string{"BASE_URL=https://example.com"}, false, ""},
+	} {
+		_ = os.Remove(filepath.Join(dir, "log"))
+		cmd := exec.CommandContext(t.Context(), "bash", filepath.Join(dir, "hack/release.sh"), "1.2.3-rc.1", dir+"/dist")
+		cmd.Env = append([]string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")}, c.env...)
+		out, err := cmd.CombinedOutput()
+		log, _ := os.ReadFile(filepath.Join(dir, "log"))
+		want := ""
+		if c.goes {
+			want = "go -C deployments run ./release --version 1.2.3-rc.1 --notes\n" +
+				"make --no-print-directory images-all dist VERSION=1.2.3-rc.1 DIST=" + dir + "/dist\n" +
+				"go -C deployments run ./release --version 1.2.3-rc.1 --dist " + dir + "/dist" + c.args + "\n"
+		}
+		if (err == nil) != c.goes || string(log) != want {
+			t.Errorf("%v: %v, ran\n%swant\n%s%s", c.env, err, log, want, out)
+		}
+	}
+}
+
 // TestPublish_Tag_ReleasesItsVersion runs the script of the workflow with programs that print their arguments.
 func TestPublish_Tag_ReleasesItsVersion(t *testing.T) {
 	dir := t.TempDir()
