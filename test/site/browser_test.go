@@ -89,13 +89,19 @@ func (b browser) eval(expression string) string {
 
 // TestSite_Browser_SearchesAndChangesColours opens the files of the site, without a server.
 func TestSite_Browser_SearchesAndChangesColours(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "site")
-	if err := run("1.2.3", out); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	out := filepath.Join(dir, "1.2.3")
+	for _, version := range []string{"1.2.2", "1.2.3"} {
+		if err := run(version, filepath.Join(dir, version)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b := open(t, "file://"+filepath.Join(out, "docs/index.html"))
 	const colour = `getComputedStyle(document.body).backgroundColor`
 	b.wait(`window.pages?.length > 30 && document.querySelector('nav [aria-current]')`)
+	if versions := b.eval(`[...document.getElementById('version').options].map((o) => o.value + (o.selected ? '*' : '')).join()`); versions != "1.2.3*,1.2.2" {
+		t.Errorf("versions are %s", versions)
+	}
 	first := b.eval(colour)
 	b.eval(`document.getElementById('theme').click(), ''`)
 	second := b.eval(colour)

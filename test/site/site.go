@@ -336,7 +336,7 @@ func (s *site) check() error {
 			errs = append(errs, fmt.Errorf("%s: %w", one.from, err))
 			continue
 		}
-		if u.Scheme != "" {
+		if u.Scheme != "" || one.to == up(one.from)+"../versions.js" {
 			continue
 		}
 		to := one.from

@@ -15,7 +15,7 @@ import (
 
 // TestSite_Tree_PagesAndLinksComplete builds the site of this tree.
 func TestSite_Tree_PagesAndLinksComplete(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "site")
+	out := filepath.Join(t.TempDir(), "1.2.3")
 	if err := run("1.2.3", out); err != nil {
 		t.Fatal(err)
 	}
@@ -34,11 +34,22 @@ func TestSite_Tree_PagesAndLinksComplete(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+	if err := run("1.10.0", filepath.Join(filepath.Dir(out), "1.10.0")); err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(filepath.Dir(out), "versions.js"))
+	if err != nil || string(list) != "window.versions = [\"1.10.0\",\"1.2.3\"];\n" {
+		t.Errorf("versions are %s, %v", list, err)
+	}
+	newest, err := os.ReadFile(filepath.Join(filepath.Dir(out), "index.html"))
+	if err != nil || !strings.Contains(string(newest), "url=1.10.0/index.html") {
+		t.Errorf("the first page is %s, %v", newest, err)
+	}
 	home, err := os.ReadFile(filepath.Join(out, "docs/mig.html"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"<title>MIG", ">1.2.3<", `<a href="../docs/mig.html" aria-current="page">MIG partitions</a>`, `<div class="wide"><table>`, "<h2 id="} {
+	for _, want := range []string{"<title>MIG", "<option>1.2.3</option>", `<a href="../docs/mig.html" aria-current="page">MIG partitions</a>`, `<div class="wide"><table>`, "<h2 id="} {
 		if !strings.Contains(string(home), want) {
 			t.Errorf("docs/mig.html has no %s", want)
 		}

@@ -9,6 +9,11 @@
     try { localStorage.setItem("theme", root.dataset.theme); } catch { /* a page from a file has no storage */ }
   });
 
+  // Versions of other directories, newest first.
+  const version = document.getElementById("version"), here = version.value;
+  version.replaceChildren(...(window.versions?.includes(here) ? window.versions : [here]).map((v) => new Option(v, v, v === here, v === here)));
+  version.addEventListener("change", () => { location.href = `${base}../${version.value}/index.html`; });
+
   const input = document.getElementById("search"), found = document.getElementById("found");
   const show = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
