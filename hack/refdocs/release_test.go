@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestRelease_Unfit_StaysOnThisMachine runs the script of make release where the check fails, with programs that print their
+// TestRelease_Unfit_NotPublished runs the script of make release where the check fails, with programs that print their
 // arguments.
-func TestRelease_Unfit_StaysOnThisMachine(t *testing.T) {
+func TestRelease_Unfit_NotPublished(t *testing.T) {
 	dir := t.TempDir()
 	script, err := os.ReadFile("../release.sh")
 	if err != nil {
@@ -40,9 +40,8 @@ func TestRelease_Unfit_StaysOnThisMachine(t *testing.T) {
 		{nil, true, ""},
 		{[]string{"REGISTRY=localhost:5000/team", "HOME_URL=h", "SOURCE_URL=s", "BUILDER=b", "KEY=k"}, true,
 			" --registry localhost:5000/team --home h --source s --builder b --key " + dir + "/k"},
-		{[]string{"REGISTRY=127.0.0.1:5000"}, true, " --registry 127.0.0.1:5000"},
-		{[]string{"REGISTRY=registry.example.com/team"}, false, ""},
-		{[]string{"REGISTRY=localhost.example.com:5000"}, false, ""},
+		{[]string{"REGISTRY=registry.example.com/team"}, true, " --registry registry.example.com/team"},
+		{[]string{"REGISTRY=registry.example.com/team", "BASE_URL=https://example.com"}, false, ""},
 		{[]string{"BASE_URL=https://example.com"}, false, ""},
 	} {
 		_ = os.Remove(filepath.Join(dir, "log"))
