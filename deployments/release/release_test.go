@@ -482,10 +482,11 @@ func TestRelease_NotToPublish_Refused(t *testing.T) {
 	}
 }
 
-// TestRelease_PushFails_ChartIsNotThere breaks each upload in turn. Without its images, the chart must not be there.
+// TestRelease_PushFails_ChartIsNotThere breaks the upload of an image. Without its images, the chart must not be there. This registry
+// does not list referrers, so that they are at a tag (OCI 1.1).
 func TestRelease_PushFails_ChartIsNotThere(t *testing.T) {
 	w := newWorkplace(t, "amd64")
-	inner := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	broken := "/v2/team/gpu-dra-driver/mps-supervisor/manifests/"
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 		if broken != "" && req.Method == http.MethodPut && strings.HasPrefix(req.URL.Path, broken) {
@@ -505,8 +506,10 @@ func TestRelease_PushFails_ChartIsNotThere(t *testing.T) {
 	}
 	broken = ""
 	must(t, w.release(t, version, "--registry", at))
-	if _, err := remote.Head(chart); err != nil {
-		t.Error(err)
+	head, err := remote.Head(chart)
+	must(t, err)
+	if found := referrers(t, at+"/"+chartRepository, head.Digest); found[statementType] != string(w.file(t, "provenance.intoto.json")) {
+		t.Errorf("files about the chart: %v", found)
 	}
 }
 
