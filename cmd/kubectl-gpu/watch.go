@@ -75,7 +75,7 @@ func (w *watching) draw(ctx context.Context, options ...tea.ProgramOption) error
 	return err
 }
 
-// reading is what one read found.
+// reading has the result of one read.
 type reading struct {
 	nodes []view.Node
 	use   map[view.GPUName]view.GPUUse

@@ -20,7 +20,7 @@ type Row struct {
 	view.GPUUse
 }
 
-// Screen is what a terminal shows. The zero Screen has no rows and no size.
+// Screen has the lines of a terminal. The zero Screen has no rows and no size.
 type Screen struct {
 	// Width and Height are the size of the terminal, in columns and lines.
 	Width, Height int
@@ -110,7 +110,7 @@ func (s *Screen) scroll(by int) { s.top = max(0, min(s.top+by, len(s.shown)-s.pa
 // page is the number of rows that fit.
 func (s *Screen) page() int { return max(0, s.Height-3) }
 
-// Key handles a key by its name, such as q, up or pgdown, and reports whether the user wants to leave. After a change of the size,
+// Key handles a key by its name, such as `q`, `up` or `pgdown`, and reports whether the user wants to leave. After a change of the size,
 // an empty key keeps the rows on the screen.
 func (s *Screen) Key(key string) (leave bool) {
 	if s.typing {
