@@ -4,19 +4,25 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/podevents"
+	"gpu-dra-driver/pkg/show/why"
 )
 
 const diagnosisPage = "../../docs/reference/diagnosis.md"
@@ -28,6 +34,10 @@ type state struct {
 	change func(*env)
 	// doctor and why must be in the answers. An empty one means that the command does not look at the state.
 	doctor, why string
+	// alert is the chart's alert for the state, or empty.
+	alert string
+	// noEvent says why the pod has no Event, or is empty.
+	noEvent string
 }
 
 // podP changes the pod in question.
@@ -51,51 +61,195 @@ func states() []state {
 		}
 	}
 	noSlices := func(e *env) { e.lists[slicesPath] = resourceapi.ResourceSliceList{} }
+	says := func(message string) func(*env) {
+		return func(e *env) {
+			e.podP(func(p *corev1.Pod) {
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: message}}
+			})
+		}
+	}
+	refused := func(message string) func(*env) {
+		return func(e *env) {
+			e.podP(fromTemplate)
+			e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaimtemplates/one"] = resourceapi.ResourceClaimTemplate{
+				TypeMeta:   metav1.TypeMeta{Kind: "ResourceClaimTemplate", APIVersion: "resource.k8s.io/v1"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "one"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: e.want().Spec},
+			}
+			e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"] = resourceapi.ResourceClaimList{}
+			e.lists["/api/v1/namespaces/team-a/events"] = corev1.EventList{Items: []corev1.Event{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "e"}, Reason: "FailedResourceClaimCreation", Type: "Warning",
+				LastTimestamp:  metav1.Now(),
+				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "team-a", Name: "p", UID: "p"}, Message: "PodResourceClaim gpu: failed to create ResourceClaim: " + message,
+			}}}
+		}
+	}
+	asks := func(change func(*resourceapi.ExactDeviceRequest)) func(*env) {
+		return func(e *env) {
+			c := e.want()
+			change(c.Spec.Devices.Requests[0].Exactly)
+			e.lists[wantPath] = c
+		}
+	}
+	selecting := func(expression string) func(*env) {
+		return asks(func(q *resourceapi.ExactDeviceRequest) {
+			q.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		})
+	}
+	tainted := func(key string) func(*env) {
+		return func(e *env) {
+			for _, s := range e.lists[slicesPath].(resourceapi.ResourceSliceList).Items {
+				for i := range s.Spec.Devices {
+					s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: key, Effect: "NoSchedule"})
+				}
+			}
+		}
+	}
+	node := func(change func(*corev1.Node)) func(*env) {
+		return func(e *env) {
+			n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+			change(&n)
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{n}}
+		}
+	}
+	class := func(name, expression, resource string) func(*env) {
+		return func(e *env) {
+			all := e.lists[classesPath].(map[string]any)
+			one := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+			}}
+			if resource != "" {
+				one.Spec.ExtendedResourceName = &resource
+			}
+			all["items"] = append(all["items"].([]any), one)
+		}
+	}
+	byResource := func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = nil
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+	}
+	const ofGPUs = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
+	const noController = "the controller writes it"
 	return []state{
-		{"a GPU is free", true, nil, "", "fits on n1 now"},
-		{"claims of another namespace have all GPUs", false, nil, "", "team-b"},
-		{"the controller is gone", true, pods(plugin), "the API server refuses objects", "fits on n1 now"},
-		{"the controller is not ready", true, pods(plugin, unready(controller)), "none of 1 pods is ready", "fits on n1 now"},
+		{"a GPU is free", true, nil, "", "fits on n1 now", "", ""},
+		{"claims of another namespace have all GPUs", false, nil, "", "team-b", "ClaimPendingLong", ""},
+		{"pods of lower priority have all GPUs", false, func(e *env) {
+			high, low := int32(1000), int32(0)
+			e.podP(func(p *corev1.Pod) { p.Spec.Priority = &high })
+			for _, name := range []string{"a", "b"} {
+				p := corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name, UID: "1"}}
+				p.Spec.Priority = &low
+				e.lists["/api/v1/namespaces/team-b/pods/"+name] = p
+			}
+		}, "", "its priority is higher than that of team-b/a", "ClaimPendingLong", ""},
+		{"the controller is gone", true, pods(plugin), "the API server refuses objects", "note: controller: no pod of the controller exists", "", noController},
+		{"the controller is not ready", true, pods(plugin, unready(controller)), "none of 1 pods is ready", "note: controller: none of 1 pods is ready", "", noController},
 		{"API servers do not reach the webhook", true, func(e *env) {
 			e.webhooks("Fail")
 			e.metrics("controller", "gpu_dra_webhook_reachable 0\n")
-		}, "the API server reaches the webhook: no", "fits on n1 now"},
-		{"the plugin is gone", true, pods(controller), "no plugin runs here", "fits on n1 now"},
-		{"the plugin and the slices are gone, claims are left", false, func(e *env) { pods(controller)(e); noSlices(e) }, "no plugin runs here, and the node has no slices", "0 of 1 node"},
+		}, "the API server reaches the webhook: no", "fits on n1 now", "", ""},
+		{"the plugin is gone", true, pods(controller), "no plugin runs here", "note: no plugin of the driver runs on n1, so a pod does not start there", "PluginDown", ""},
+		{"the plugin and the slices are gone, claims are left", false, func(e *env) { pods(controller)(e); noSlices(e) }, "no plugin runs here, and the node has no slices", "its plugin or NVIDIA's driver does not run", "PluginDown", ""},
 		{"the NVIDIA driver is unloaded", true, func(e *env) {
 			noSlices(e)
 			e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 0\n")
-		}, "publishes no GPU", "0 of 1 node"},
-		{"a GPU is lost, and nothing has it", true, func(e *env) { e.taint("gpu-", "lost") }, "unhealthy: lost", "lost"},
-		{"a GPU is lost under a pod", false, func(e *env) { e.taint("gpu-0000-43-00-0", "lost") }, "Claims that have it: team-b/b", "team-b"},
+		}, "publishes no GPU", "0 of 1 node", "", ""},
+		{"a GPU is lost, and nothing has it", true, func(e *env) { e.taint("gpu-", "lost") }, "unhealthy: lost", "unhealthy (lost; kubectl gpu doctor says what to do)", "GPULost", ""},
+		{"a GPU is lost under a pod", false, func(e *env) { e.taint("gpu-0000-43-00-0", "lost") }, "Claims that have it: team-b/b", "team-b", "GPULost", ""},
 		{"an agent has a GPU open", true, func(e *env) {
 			e.metrics("plugin", fmt.Sprintf("gpu_dra_nvidia_driver_loaded 1\ngpu_dra_mig_mode_holders{uuid=%q,program=\"nv-hostengine\"} 1\n", e.uuid("gpu-0000-43-00-0")))
-		}, "nv-hostengine has the GPU open", "fits on n1 now"},
+		}, "nv-hostengine has the GPU open", "fits on n1 now", "", ""},
 		{"a rule taints the GPUs", true, func(e *env) {
 			e.rules["mine"] = map[string]any{"spec": map[string]any{
 				"deviceSelector": map[string]any{"driver": slicetest.Driver}, "taint": map[string]any{"key": "broken", "effect": "NoSchedule"},
 			}}
-		}, "", "broken"},
-		{"a cordon is not followed", true, func(e *env) {
-			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
-				resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-43-00-0"): "NoSchedule",
-			}}}}}
-		}, "the GPU is cordoned, but claims can get", "fits on n1 now"},
-		{"the node does not take pods", true, func(e *env) {
-			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}}}}
-		}, "", "cordoned"},
-		{"the DeviceClass is missing", true, func(e *env) { e.lists[classesPath] = resourceapi.DeviceClassList{} }, "no DeviceClass selects devices", "no DeviceClass gpu.nvidia.com"},
-		{"the template is missing", true, func(e *env) { e.podP(fromTemplate) }, "", "ResourceClaimTemplate one does not exist"},
+		}, "", "the taint broken:NoSchedule", "", ""},
+		{"the GPUs are cordoned", true, tainted(resourceslices.CordonTaint), "", "cordoned by an administrator (kubectl gpu uncordon)", "", ""},
+		{"the GPUs are reserved for a pod of higher priority", true, tainted(resourceslices.ReservedTaint), "", "reserved for a pod of higher priority", "", ""},
+		{"a cordon is not followed", true, node(func(n *corev1.Node) {
+			n.Annotations = map[string]string{resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-43-00-0"): "NoSchedule"}
+		}), "the GPU is cordoned, but claims can get", "fits on n1 now", "", ""},
+		{"the node does not take pods", true, node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), "", "cordoned", "", ""},
+		{"the pod's node selector matches no node", true, func(e *env) {
+			e.podP(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} })
+		}, "", "the pod's node selector zone=a does not match", "", ""},
+		{"the scheduler lacks CPU", true, says("0/1 nodes are available: 1 Insufficient cpu."), "", "1 Insufficient cpu", "", ""},
+		{"a volume is not bound", true, says("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."), "", "unbound immediate PersistentVolumeClaims", "", ""},
+		{"a quota refuses the claim", true, refused(`resourceclaims "p-gpu-x" is forbidden: exceeded quota: gpus, requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=1`), "", "exceeded quota: gpus", "", ""},
+		{"a policy or a webhook refuses the claim", true, refused(`admission webhook "policy.example.com" denied the request: no`), "", `admission webhook "policy.example.com" denied the request`, "", ""},
+		{"the DeviceClass is missing", true, func(e *env) { e.lists[classesPath] = resourceapi.DeviceClassList{} }, "no DeviceClass selects devices", `DeviceClass "gpu.nvidia.com" does not exist`, "", ""},
+		{"no GPU has the MIG profile of the class", true, asks(func(q *resourceapi.ExactDeviceRequest) { q.DeviceClassName = "mig-2g.24gb.nvidia.com" }), "", "no GPU of the cluster has the MIG profile 2g.24gb", "", ""},
+		{"a partition of a model without MIG", true, func(e *env) {
+			published, err := slicetest.Node("l40s-4", "n1", perNode)
+			if err != nil {
+				panic(err)
+			}
+			all := resourceapi.ResourceSliceList{}
+			for _, s := range published {
+				all.Items = append(all.Items, *s)
+			}
+			e.lists[slicesPath] = all
+			class("mig.nvidia.com", strings.Replace(ofGPUs, `== "gpu"`, `== "mig"`, 1), "")(e)
+			asks(func(q *resourceapi.ExactDeviceRequest) { q.DeviceClassName = "mig.nvidia.com" })(e)
+		}, "", "no GPU of the cluster has MIG", "", ""},
+		{"a typo in an attribute", true, selecting(`device.attributes["gpu.nvidia.com"].productname == "NVIDIA H100 80GB HBM3"`), "", "write productName", "", ""},
+		{"an attribute of the wrong domain", true, selecting(`device.attributes["nvidia.com"].productName == "NVIDIA H100 80GB HBM3"`), "", "gpu.nvidia.com", "", ""},
+		{"another driver of the claim is missing", true, func(e *env) {
+			class("nic", `device.driver == "nic.example.com"`, "")(e)
+			c := e.want()
+			c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "nic", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "nic", Count: 1}})
+			e.lists[wantPath] = c
+		}, "", "the driver nic.example.com publishes no devices in this cluster", "", ""},
+		{"no container names the claim", true, func(e *env) {
+			e.podP(func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "c"}} })
+		}, "", "no container names gpu in resources.claims", "", ""},
+		{"a device plugin serves the resource", true, func(e *env) {
+			e.podP(byResource)
+			class("named", ofGPUs, "nvidia.com/gpu")(e)
+			node(func(n *corev1.Node) {
+				n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}
+			})(e)
+		}, "a device plugin", "a device plugin serves nvidia.com/gpu there, not this driver", "", ""},
+		{"a device plugin that served the resource is gone", true, func(e *env) {
+			e.podP(byResource)
+			class("named", ofGPUs, "nvidia.com/gpu")(e)
+			node(func(n *corev1.Node) {
+				n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+			})(e)
+		}, "", "fits on n1 now", "", ""},
+		{"the template is missing", true, func(e *env) { e.podP(fromTemplate) }, "", "ResourceClaimTemplate one does not exist", "", ""},
 		{"a scheduling gate holds the pod", true, func(e *env) {
 			e.podP(func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}} })
-		}, "", "scheduling gate example.com/hold"},
-		{"no right to slices", false, func(e *env) { e.forbidden[slicesPath] = true }, "you may not list them", "undecided"},
-		{"no right to nodes", true, func(e *env) { e.forbidden[nodesPath] = true }, "you may not list them", "fits on n1 now"},
+		}, "", "scheduling gate example.com/hold", "", "the gate's owner decides"},
+		{"Kueue has not admitted the pod", true, func(e *env) {
+			e.podP(func(p *corev1.Pod) {
+				p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
+			})
+		}, "", "kueue.x-k8s.io/admission", "", "the gate's owner decides"},
+		{"a claim without pods has a GPU", false, func(e *env) {
+			all := e.lists[claimsPath].(resourceapi.ResourceClaimList)
+			for i := range all.Items {
+				all.Items[i].Status.ReservedFor = nil
+			}
+		}, "no pod uses", "delete it if it is not needed", "", ""},
+		{"a Kubernetes whose scheduler has a known fault", true, func(e *env) { e.lists["/version"] = `{"gitVersion":"v1.36.0"}` }, "v1.36.0", "1.36.0", "", ""},
+		{"no right to slices", false, func(e *env) { e.forbidden[slicesPath] = true }, "you may not list them", "undecided", "", ""},
+		{"no right to nodes", true, func(e *env) { e.forbidden[nodesPath] = true }, "you may not list them", "nodes could not be read", "", ""},
 		{"no right to claims of other namespaces", false, func(e *env) {
 			e.forbidden[claimsPath] = true
 			e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"] = resourceapi.ResourceClaimList{}
-		}, "you may not list them", "unless claims that could not be read"},
+		}, "you may not list them", "unless claims that could not be read", "", ""},
+		{"no right to pods of other namespaces", true, func(e *env) {
+			e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/system/pods"] = true, true
+		}, "you may not list them", "whether the driver's plugins and its controller run was not looked at", "", ""},
 	}
+}
+
+const wantPath = "/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/want"
+
+// want is the claim of the pod in question.
+func (e *env) want() resourceapi.ResourceClaim {
+	c, _ := e.lists[wantPath].(resourceapi.ResourceClaim)
+	return *c.DeepCopy()
 }
 
 // first returns the first two lines of doctor that are not ok, the weightiest first, or "ok".
@@ -114,15 +268,43 @@ func first(doctor string) string {
 	return strings.Join(found[:min(2, len(found))], ". ")
 }
 
+// event is the text of the controller's Event for the answer about the pod.
+func event(t *testing.T, e *env, s state) string {
+	t.Helper()
+	if s.noEvent != "" {
+		return "none: " + s.noEvent
+	}
+	if strings.HasPrefix(s.name, "no right to") {
+		return "-" // Rights of people are not the controller's.
+	}
+	_, out, _ := e.kubectl("why", "p", "-o", "json")
+	var list struct{ Items []why.Answer }
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) != 1 {
+		t.Fatalf("%s: %v: %s", s.name, err, out)
+	}
+	a := list.Items[0]
+	a.Notes = slices.DeleteFunc(a.Notes, func(n string) bool {
+		return strings.HasPrefix(n, "controller: ") || strings.HasPrefix(n, "no plugin of")
+	})
+	return podevents.Text(a, nil)
+}
+
 // TestDocs_Diagnosis_EachToolNamesTheCause generates docs/reference/diagnosis.md from the answers for simulated clusters.
 func TestDocs_Diagnosis_EachToolNamesTheCause(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("<!-- Generated by make generate from the output of the commands. -->\n\n# States of a cluster, and the answers of the commands\n\n" +
 		"Each row is a simulated API server with one node and two GPUs, and a pod that asks for one. `doctor` shows the first two lines " +
 		"that are not `ok`, the weightiest first, `ls` the use and health of each GPU, and `why` the first two lines about the pod. " +
+		"The page of `kubectl gpu web` has the use and health of `ls`. The Event on the pod comes from the controller, which knows no names of other " +
+		"namespaces unless the chart says so. The alert is one of the chart's. " +
 		"A command that does not look at the state says nothing about it. Nothing of this page ran on a real cluster.\n\n" +
-		"| state | `kubectl gpu doctor` | `kubectl gpu ls` | `kubectl gpu why p` |\n| --- | --- | --- | --- |\n")
+		"| state | `kubectl gpu doctor` | `kubectl gpu ls` | `kubectl gpu why p` | Event on the pod | alert |\n| --- | --- | --- | --- | --- | --- |\n")
+	rules, err := os.ReadFile("../../deployments/helm/gpu-dra-driver/monitoring/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	age := regexp.MustCompile(`\d+[ymdhs][0-9a-z]* old`)
+	ago := regexp.MustCompile(`last attempt \d+ \w+ ago`)
 	for _, s := range states() {
 		e := newWhyEnv(t)
 		e.lists["/api/v1/namespaces/team-a/events"] = map[string]any{"kind": "EventList", "apiVersion": "v1", "items": []any{}}
@@ -140,11 +322,11 @@ func TestDocs_Diagnosis_EachToolNamesTheCause(t *testing.T) {
 		if s.doctor == "" && doctor != "ok" || !strings.Contains(doctor, s.doctor) {
 			t.Errorf("%s: doctor says %q, want %q", s.name, doctor, s.doctor)
 		}
-		_, why, errOut := e.kubectl("why", "p")
-		if !strings.Contains(why, s.why) {
-			t.Errorf("%s: why says %q, %q; want %q", s.name, why, errOut, s.why)
+		_, said, errOut := e.kubectl("why", "p")
+		if !strings.Contains(said, s.why) {
+			t.Errorf("%s: why says %q, %q; want %q", s.name, said, errOut, s.why)
 		}
-		lines := strings.SplitN(strings.TrimSpace(why), "\n", 3)
+		lines := strings.SplitN(strings.TrimSpace(said), "\n", 3)
 		_, ls, errOut := e.kubectl("ls", "--no-headers")
 		var gpus []string
 		for line := range strings.SplitSeq(strings.TrimSpace(ls), "\n") {
@@ -155,8 +337,12 @@ func TestDocs_Diagnosis_EachToolNamesTheCause(t *testing.T) {
 		if len(gpus) == 0 {
 			gpus = []string{strings.TrimSpace(errOut)}
 		}
-		cells := []string{s.name, doctor, strings.Join(gpus, "; "), strings.Join(lines[:min(2, len(lines))], " ")}
+		if s.alert != "" && !strings.Contains(string(rules), "alert: "+s.alert+"\n") {
+			t.Errorf("%s: the chart has no alert %s", s.name, s.alert)
+		}
+		cells := []string{s.name, doctor, strings.Join(gpus, "; "), strings.Join(lines[:min(2, len(lines))], " "), event(t, e, s), cmp.Or(s.alert, "-")}
 		for i, c := range cells {
+			c = ago.ReplaceAllString(c, "last attempt … ago")
 			cells[i] = strings.ReplaceAll(strings.Join(strings.Fields(c), " "), "|", `\|`)
 		}
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
@@ -170,7 +356,7 @@ func TestDocs_Diagnosis_EachToolNamesTheCause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+	if diff := gocmp.Diff(string(want), b.String()); diff != "" {
 		t.Errorf("%s has drifted, run make generate (-file +commands):\n%s", diagnosisPage, diff)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/nodetemplate"
+	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why"
 )
 
@@ -123,6 +124,9 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 		if g != nil && s.Pod != nil {
 			g.comparePriority(ctx, &answer, s.Pod, w.driver)
 		}
+		if g != nil && answer.Result == why.Fits {
+			answer.Notes = append(answer.Notes, w.impediments(ctx, answer.Fits)...)
+		}
 		if w.table() {
 			if i > 0 {
 				fmt.Fprintln(w.Out)
@@ -138,6 +142,19 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 		return nil
 	}
 	return w.print("Explanation", "", records, "")
+}
+
+// impediments says what else keeps a pod from a start on nodes. The answer is about devices only, so it counts without it.
+func (w *whyCommand) impediments(ctx context.Context, nodes []string) []string {
+	ctx, cancel := w.bounded(ctx, defaultTimeout)
+	defer cancel()
+	quiet := *w.factory
+	quiet.ErrOut = io.Discard // The notes say what was not read.
+	o, err := quiet.load(ctx, want{noSlices: true, pods: true, podLabels: view.DriverSelector, webhooks: true})
+	if err != nil {
+		return []string{fmt.Sprintf("whether the driver's plugins and its controller run was not looked at: %v", err)}
+	}
+	return view.Impediments(o.Diagnosis, nodes)
 }
 
 func (w *whyCommand) read(namespace string) (*why.Manifest, error) {

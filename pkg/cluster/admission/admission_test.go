@@ -353,7 +353,7 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 		"more GPUs than a node has":           {of("gpu.nvidia.com", ", count: 9"), "!request r: it asks for 9 devices; no node of the cluster as it is now has more than 8 that match"},
 		"as many as a node has":               {of("gpu.nvidia.com", ", count: 8"), ""},
 		"more memory than a GPU has":          {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "!request r: no device of the cluster as it is now matches its class and selectors"},
-		"a selector that fails":               {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "!the scheduler would give up"},
+		"a selector that fails":               {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "!the scheduler would give up: selector #0 on device |no such key: profile. The device lacks the attribute or its domain"},
 		"a fraction":                          {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi}}"), ""},
 		"more than all of it":                 {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "!request r: it asks 100Gi of memory; the largest GPU has 81559Mi"},
 		"a limit above the largest GPU": {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 81Gi}}`),

@@ -207,6 +207,9 @@ func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 	return true
 }
 
+// GiveUp begins the warning of a claim with a selector that fails.
+const GiveUp = "the scheduler would give up: "
+
 // anywhere reports whether an empty node of any shape satisfies the requests. problem is an error that ends the
 // scheduler's attempt.
 func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (ok bool, problem string) {
@@ -219,7 +222,7 @@ func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceCl
 		case ask.Yes, ask.Unknown:
 			return true, ""
 		case ask.Fatal:
-			problem = "the scheduler would give up: " + text
+			problem = GiveUp + strings.TrimPrefix(ask.Failure(text), "claim review/review: ")
 		}
 	}
 	return false, problem

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -219,4 +220,16 @@ func (t *together) most() int64 {
 		return t.count
 	}
 	return min(t.count, sum/t.least)
+}
+
+// Failure explains an error of the allocator. The error of a selector that reads a missing attribute advises the author of
+// the selector in terms of CEL.
+func Failure(text string) string {
+	_, after, found := strings.Cut(text, "no such key: ")
+	if !found {
+		return text
+	}
+	key, _, _ := strings.Cut(strings.TrimSuffix(after, "."), ". ")
+	before, _, _ := strings.Cut(text, ": CEL runtime error")
+	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads it fails", before, key)
 }

@@ -47,6 +47,32 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 	return out
 }
 
+// Taints returns the taints, each once, for which the claims' requests do not get devices of a node that their selectors match.
+func (a Asker) Taints(ctx context.Context, n *Node, claims []*resourceapi.ResourceClaim) (out []resourceapi.DeviceTaint) {
+	for _, c := range claims {
+		for _, q := range a.Requests(c.Spec.Devices) {
+			for _, s := range n.Slices {
+				for i, d := range s.Spec.Devices {
+					found := Untolerated(d, q.Tolerations)
+					if len(found) == 0 {
+						continue
+					}
+					if failed, err := a.Failing(ctx, q.Expressions(), s.Candidate(i)); failed != "" || err != nil {
+						continue
+					}
+					for _, t := range found {
+						t.TimeAdded = nil
+						if !slices.Contains(out, t) {
+							out = append(out, t)
+						}
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
 // against returns the reasons against a device: its selectors, or all other reasons.
 func (a Asker) against(ctx context.Context, n *Node, q Request, s Slice, index int, left pool.Counters) (out []string) {
 	switch failed, err := a.Failing(ctx, q.Expressions(), s.Candidate(index)); {

@@ -232,7 +232,7 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 		}
 		return // The Event keeps the last answer.
 	}
-	one.text = explain(answer, aside)
+	one.text = Text(answer, aside)
 	if answer.Result == why.Fits && len(answer.Reasons) == 0 {
 		if first, _ := since(pod); now.Sub(first) < trust {
 			one.text = "" // The scheduler takes the devices in a moment.

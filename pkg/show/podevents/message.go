@@ -25,8 +25,9 @@ const (
 	mostReasons, mostNotes, mostCures = 3, 2, 3
 )
 
-// explain returns an answer as text, without prefix and tail. It is empty if there is nothing to say.
-func explain(a why.Answer, aside []string) string {
+// Text returns an answer as the text of an Event, without prefix and tail. It is empty if there is nothing to say. aside are
+// sentences about other things that the pod asks for.
+func Text(a why.Answer, aside []string) string {
 	var parts []string
 	switch a.Result {
 	case why.Settled:

@@ -240,6 +240,36 @@ func labelled(p corev1.Pod) string {
 	return ""
 }
 
+// DriverSelector selects the pods of the driver's plugins and of its controller by label.
+const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerPods + ")"
+
+// Impediments says what keeps a pod whose devices are free on nodes from a start there: nodes without a plugin, and a controller
+// without which the API server can refuse the pod's claims. It says so if the pods of the driver were not read.
+func Impediments(d Diagnosis, nodes []string) (out []string) {
+	if !d.SeenPods {
+		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list pods of all namespaces"}
+	}
+	plugins := byNode(running(d.Pods, pluginPods))
+	var without []string
+	for _, n := range nodes {
+		if len(plugins[n]) == 0 {
+			without = append(without, n)
+		}
+	}
+	if len(without) > 0 {
+		g := FindingGroup{Subjects: without}
+		out = append(out, fmt.Sprintf("no plugin of the driver runs on %s, so a pod does not start there: kubectl gpu doctor says more", g.Subject()))
+	}
+	var found findings
+	d.controller(&found)
+	for _, f := range found {
+		if f.Level == Problem {
+			out = append(out, "controller: "+f.Message)
+		}
+	}
+	return out
+}
+
 func isExporter(p corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "dcgm-exporter") })
 }

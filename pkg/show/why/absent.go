@@ -36,7 +36,8 @@ func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool
 	return false
 }
 
-// lacksProfile says that no GPU of the cluster has a MIG profile. It is empty if one has it, or if no GPU is known.
+// lacksProfile says that no GPU of the cluster has a MIG profile, or any if the profile is empty. It returns nothing if one has
+// it, or if no GPU is known.
 func (a *asker) lacksProfile(c *Cluster, profile string) string {
 	byNode := a.byNode(c)
 	if len(byNode) == 0 {
@@ -66,6 +67,8 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 		return "no GPU of the cluster has MIG"
 	case len(profiles) == 0:
 		return "no node publishes partitions, though GPUs have MIG (chart value publish)"
+	case profile == "":
+		return ""
 	}
 	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s)", profile, strings.Join(profiles, ", "))
 }
@@ -91,15 +94,19 @@ func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []R
 	}
 	for _, claim := range claims {
 		for _, q := range a.Requests(claim.Spec.Devices) {
-			driver, profiles := "", []string(nil)
+			driver, profiles, partition := "", []string(nil), false
 			for _, e := range q.Expressions() {
 				r := a.Read(e)
 				driver = cmp.Or(driver, r.Driver)
 				profiles = append(profiles, r.Required[selector.Name{Domain: a.Driver, ID: "profile"}]...)
+				partition = partition || slices.Contains(r.Required[selector.Name{Domain: a.Driver, ID: "type"}], string(gpu.KindMIG))
 			}
 			lacks := ""
-			if len(profiles) == 1 {
+			switch {
+			case len(profiles) == 1:
 				lacks = a.lacksProfile(c, profiles[0])
+			case len(profiles) == 0 && partition:
+				lacks = a.lacksProfile(c, "")
 			}
 			switch {
 			case driver == a.Driver && lacks != "":

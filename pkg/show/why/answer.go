@@ -152,7 +152,7 @@ func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
 	slices.Sort(a.Fits)
 	switch {
 	case text != "":
-		a.wait("the scheduler gives up", Reason{Text: failure(text)})
+		a.wait("the scheduler gives up", Reason{Text: ask.Failure(text)})
 		a.Fits = nil
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
@@ -170,18 +170,6 @@ func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
 	default:
 		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
 	}
-}
-
-// failure explains an error of the allocator. The error of a selector that reads a missing attribute advises the author of
-// the selector in terms of CEL.
-func failure(text string) string {
-	_, after, found := strings.Cut(text, "no such key: ")
-	if !found {
-		return text
-	}
-	key, _, _ := strings.Cut(strings.TrimSuffix(after, "."), ". ")
-	before, _, _ := strings.Cut(text, ": CEL runtime error")
-	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads it fails", before, key)
 }
 
 // reconsider qualifies an answer that devices are free, if the scheduler reports reasons besides devices.

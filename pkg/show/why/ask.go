@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // asker answers one question.
@@ -76,7 +78,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		answer.wait("the scheduler does not look at any node", reasons...)
 		// The classes that are missing are explained above.
 		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool { return !a.lacksProfiles(c, claim) }) {
-			a.review(ctx, &answer, a.view(nil), w.waiting)
+			a.review(ctx, &answer, a.view(nil), w.waiting, false)
 		}
 		return answer
 	}
@@ -110,16 +112,17 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
 	answer.conclude(len(open)+len(closed), shapes, c.Unread)
 	view := a.view(shapes)
+	gaveUp := slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal })
 	switch {
 	case answer.Result == Fits:
-	case slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal }):
+	case gaveUp:
 		answer.Cures = a.relax(ctx, shapes[:min(len(shapes), a.most(searched))], a.corrections(view, w.waiting), a.now)
 	default:
 		a.explain(ctx, c, &answer, view, shapes, w.waiting)
 	}
 	answer.addExcluded(others, excludedBy)
 	answer.reconsider(otherReasons("the scheduler also reports: ", s.Pod, c.Events))
-	a.review(ctx, &answer, view, w.waiting)
+	a.review(ctx, &answer, view, w.waiting, gaveUp)
 	if o.Devices {
 		for _, one := range slices.Concat(shapes, others) {
 			answer.Devices = append(answer.Devices, a.Obstacles(ctx, one.Node, w.waiting)...)
@@ -315,10 +318,10 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	}
 	if s.tainted() {
 		if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
-			return causeTaint
+			return causeTaint + a.taints(ctx, s, claims)
 		}
 		if a.onEmpty(ctx, s, tolerant) == ask.Yes {
-			return causeBoth
+			return causeBoth + a.taints(ctx, s, claims)
 		}
 	}
 	if s.text != "" {
@@ -341,6 +344,29 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 		return causeNow
 	}
 	return causeNever
+}
+
+// taints says what the taints of a node's devices mean.
+func (a *asker) taints(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) string {
+	found := sets.New[string]()
+	for _, t := range a.Taints(ctx, s.Node, claims) {
+		switch {
+		case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
+			found.Insert("withdrawn while no object asks for them")
+		case t.Key == resourceslices.UnhealthyTaint:
+			found.Insert(fmt.Sprintf("unhealthy (%s; kubectl gpu doctor says what to do)", t.Value))
+		case t.Key == resourceslices.CordonTaint:
+			found.Insert("cordoned by an administrator (kubectl gpu uncordon)")
+		case t.Key == resourceslices.ReservedTaint:
+			found.Insert("reserved for a pod of higher priority, whose victims leave")
+		default:
+			found.Insert("the taint " + ask.TaintText(t))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(sets.List(found), "; ")
 }
 
 // possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if the
@@ -396,14 +422,17 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 	return view
 }
 
-// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
-func (a *asker) review(ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim) {
+// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses. gaveUp
+// means that the answer has the error of the scheduler's attempt already.
+func (a *asker) review(ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim, gaveUp bool) {
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {
 			answer.Notes = append(answer.Notes, "The driver refuses the claim: "+text)
 		}
-		answer.Notes = append(answer.Notes, warnings...)
+		answer.Notes = append(answer.Notes, slices.DeleteFunc(warnings, func(text string) bool {
+			return gaveUp && strings.HasPrefix(text, admission.GiveUp)
+		})...)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
 // TestAsk_AskedForTooMuch_CureIsTheSmallestChange has a cluster of two H100, of 79.6Gi each.
@@ -154,6 +155,10 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 			without(e, medium)
 			return why.Subject{Pod: waiting(e, medium)}
 		}, why.Waits, []string{"  - request gpu: no GPU of the cluster has MIG, so there is no DeviceClass mig-3g.40gb.nvidia.com"}, nil},
+		"any partition on a model without MIG": {"l40s-4", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, whytest.AnyMIG)} },
+			why.Waits, []string{"  - request gpu: no GPU of the cluster has MIG"}, nil},
+		"any partition where GPUs have MIG": {"hgx-h100", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, whytest.AnyMIG)} },
+			why.Fits, nil, []string{"has MIG"}},
 		"partition on a model without MIG": {"l40s-4", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, small)} },
 			why.Waits, []string{"no GPU of the cluster has MIG"}, nil},
 		"resource of a profile on a model without MIG": {"l40s-4", func(*env) why.Subject { return why.Subject{Pod: limits("nvidia.com/mig-1g.10gb")} },

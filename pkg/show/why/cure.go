@@ -423,8 +423,13 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 
 // taintCure says how a taint goes. Tolerating it has the same effect for the scheduler.
 func (a *asker) taintCure(t resourceapi.DeviceTaint) string {
-	if t.Key == resourceslices.UnhealthyTaint {
+	switch t.Key {
+	case resourceslices.UnhealthyTaint:
 		return fmt.Sprintf("the GPU with the taint %s must be repaired", ask.TaintText(t))
+	case resourceslices.CordonTaint:
+		return "the cordon of the GPU must end (kubectl gpu uncordon)"
+	case resourceslices.ReservedTaint:
+		return "the reservation must end, which it does within minutes"
 	}
 	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", ask.TaintText(t))
 }

@@ -270,7 +270,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			`  - request gpu: drop the selector device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200"; at once it fits on n1`,
 		}},
 		"unhealthy GPUs": {func(e *env) why.Subject { taint(e, "xid-79", 0, 1, 2); return why.Subject{Pod: waiting(e)} }, why.Waits, []string{
-			"  - node n1: a device taint that the claim does not tolerate",
+			"  - node n1: a device taint that the claim does not tolerate: unhealthy (xid-79; kubectl gpu doctor says what to do)",
 			"  - the GPU with the taint gpu.nvidia.com/unhealthy=xid-79:NoExecute must be repaired; at once it fits on n1",
 		}},
 		"a constraint that no node meets": {func(*env) why.Subject {
