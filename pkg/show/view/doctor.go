@@ -243,8 +243,8 @@ func labelled(p corev1.Pod) string {
 // DriverSelector selects the pods of the driver's plugins and of its controller by label.
 const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerPods + ")"
 
-// Impediments says what keeps a pod whose devices are free on nodes from a start there: nodes without a plugin, and a controller
-// without which the API server can refuse the pod's claims. It says so if the pods of the driver were not read.
+// Impediments says what else keeps a pod from a start on nodes whose devices are free. These are nodes without a plugin, and a
+// controller without which the API server can refuse the pod's claims. It says so if the driver's pods were not read.
 func Impediments(d Diagnosis, nodes []string) (out []string) {
 	if !d.SeenPods {
 		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list pods of all namespaces"}
