@@ -15,3 +15,5 @@ TMPDIR="$dir/tmp" bin/bench-controller -raw dist/bench
 CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench-kubectl ./bench/kubectl
 TMPDIR="$dir/tmp" bin/bench-kubectl
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- bin/bench -raw dist/bench "$@"
+# The Events on waiting pods, the search for victims and the live screen need no cluster.
+go test -run '^$' -bench 'Keeper|Preempt/500$|Screen' -benchtime 1x ./pkg/show/podevents ./pkg/show/pack ./pkg/show/live
