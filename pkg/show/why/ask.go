@@ -235,7 +235,12 @@ func (a *asker) explain(
 		slices.Sort(nodes[text])
 		answer.Reasons = append(answer.Reasons, Reason{Text: text, Nodes: nodes[text]})
 	}
-	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int { return len(y.Nodes) - len(x.Nodes) })
+	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int {
+		if len(x.Nodes) == 0 || len(y.Nodes) == 0 {
+			return len(x.Nodes) - len(y.Nodes) // A cause of the whole cluster explains the nodes.
+		}
+		return len(y.Nodes) - len(x.Nodes)
+	})
 	var held []*shape
 	counted := true
 	for i, s := range shapes {
