@@ -1,21 +1,68 @@
 #!/usr/bin/env bash
-# Tests with what reads the driver's objects beside the default Kubernetes: Karpenter and Kueue as libraries, the gang
-# scheduling of Kubernetes, and the manager of Kueue. The cache keeps its program. Usage: test-ecosystem.sh KUBERNETES
+# Tests with what reads the driver's objects or makes its users, beside the default Kubernetes: Karpenter and Kueue as libraries,
+# the gang scheduling of Kubernetes, and the managers of Kueue, JobSet and LeaderWorkerSet. The cache keeps their programs.
+# Usage: test-ecosystem.sh KUBERNETES [SUITE...]; SUITE is libraries, gangs, kueue or recipes.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
-CGO_ENABLED=0 go -C ecosystem test -vet=off -count=1 ./...
+version=$1
+shift
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
-../bin/onenode run --dir "$dir/cluster" --kubernetes "$1" \
-  --feature-gates GenericWorkload=true,DRAWorkloadResourceClaims=true --runtime-config scheduling.k8s.io/v1beta1=true -- \
-  go test -count=1 -timeout 10m -tags e2e ./e2e/gangs
 
-source=$(go -C ecosystem mod download -json sigs.k8s.io/kueue | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-export KUEUE_MANIFESTS=$source/config/default
-export KUEUE_MANAGER=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}/${source##*/}/manager
-if [ ! -x "$KUEUE_MANAGER" ]; then
-  CGO_ENABLED=0 GOFLAGS=-mod=readonly go -C "$source" build -trimpath -tags exclude_scheduler_library -ldflags="-s -w" \
-    -o "$KUEUE_MANAGER.new" ./cmd/kueue
-  mv "$KUEUE_MANAGER.new" "$KUEUE_MANAGER"
-fi
-../bin/onenode run --dir "$dir/kueue" --kubernetes "$1" -- go test -count=1 -timeout 20m -tags e2e ./e2e/kueue
+# manager NAME SOURCE PACKAGE [BUILD-FLAG...] builds the manager of another project from its module, with the requirements and
+# sums of that module.
+manager() {
+  local name=$1 source=$2 package=$3
+  shift 3
+  local program=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}/${source##*/}/manager
+  if [ ! -x "$program" ]; then
+    CGO_ENABLED=0 GOFLAGS=-mod=readonly go -C "$source" build -trimpath "$@" -ldflags="-s -w" -o "$program.new" "$package"
+    mv "$program.new" "$program"
+  fi
+  export "${name}_MANAGER=$program" "${name}_MANIFESTS=$source/config/default"
+}
+
+# module MODULE@VERSION SUM downloads a module that no go.mod requires, and prints its directory.
+module() {
+  local downloaded
+  downloaded=$(go -C / mod download -json "$1")
+  if ! grep -qF "\"Sum\": \"$2\"" <<<"$downloaded"; then
+    echo "$1 does not have the sum $2: $downloaded" >&2
+    return 1
+  fi
+  field Dir <<<"$downloaded"
+}
+
+field() { sed -n 's/^\t"'"$1"'": "\(.*\)",$/\1/p'; }
+
+# suite NAME LIMIT [ONENODE-ARGUMENT...] runs the tests of a package on a cluster.
+suite() {
+  local name=$1 limit=$2
+  shift 2
+  ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
+    go test -count=1 -timeout "$limit" -tags e2e "./e2e/$name"
+}
+
+libraries() { CGO_ENABLED=0 go -C ecosystem test -vet=off -count=1 ./...; }
+gangs() {
+  suite gangs 10m --feature-gates GenericWorkload=true,DRAWorkloadResourceClaims=true \
+    --runtime-config scheduling.k8s.io/v1beta1=true
+}
+kueue() {
+  local source
+  source=$(go -C ecosystem mod download -json sigs.k8s.io/kueue | field Dir)
+  manager KUEUE "$source" ./cmd/kueue -tags exclude_scheduler_library
+  suite kueue 20m
+}
+# Their modules require older versions of Kubernetes than test/ecosystem, so the versions are here.
+recipes() {
+  local jobset lws
+  jobset=$(module sigs.k8s.io/jobset@v0.10.1 h1:u8QKifNsrWVrlRFe6w2ofYTqFT9ma2DRHxfeB2m9xyU=)
+  lws=$(module sigs.k8s.io/lws@v0.7.0 h1:qWfzX8+UBak+Hq0+m/PuE3uO0mp/3dmm5q/h/7z31A8=)
+  manager JOBSET "$jobset" .
+  manager LWS "$lws" ./cmd
+  suite recipes 15m
+}
+
+[ $# -gt 0 ] || set -- libraries gangs kueue recipes
+for one in "$@"; do "$one"; done

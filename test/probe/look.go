@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ const smiTimeout = 20 * time.Second
 // view is a container's view of its GPUs. Every list is sorted, and empty rather than null.
 type view struct {
 	Devices []device          `json:"devices"`
-	Env     map[string]string `json:"env"`    // NVIDIA_*, CUDA_* and NCCL_*
+	Env     map[string]string `json:"env"`    // NVIDIA_*, CUDA_*, NCCL_* and ranks
 	Mounts  []string          `json:"mounts"` // mount points of driver files
 	UID     int               `json:"uid"`
 	// NvidiaSMI is the output of `nvidia-smi -L`; NvidiaSMIError the error of running it. Both are empty without
@@ -86,11 +87,14 @@ func metadataFiles(root string) map[string]string {
 	return out
 }
 
+// driverVariable matches variables of GPU programs, and those in which Jobs, JobSets and LeaderWorkerSets give a pod its rank.
+var driverVariable = regexp.MustCompile(`^(NVIDIA_|CUDA_|NCCL_|LWS_|(JOB_COMPLETION_INDEX|NODE_RANK)$)`)
+
 func driverEnv(environ []string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range environ {
 		key, value, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(key, "NVIDIA_") || strings.HasPrefix(key, "CUDA_") || strings.HasPrefix(key, "NCCL_") {
+		if driverVariable.MatchString(key) {
 			env[key] = value
 		}
 	}

@@ -1,0 +1,73 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package recipes
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/test/e2e/e2etest"
+)
+
+// TestJobSet_GroupOfEachPod_RankedRestartedAndReleased restarts the JobSet of the recipe, and starts a second one that has to
+// wait for its GPUs and then completes.
+func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
+	ctx := e2etest.Context(t, 8*time.Minute)
+	const namespace, ofJob = "recipe-jobset", "jobset.sigs.k8s.io/replicatedjob-name"
+	recipe := filepath.Join(cluster.Tree, "demo/recipes/jobset.yaml")
+	apply(ctx, t, recipe)
+	check := func(all []member, attempt string) {
+		t.Helper()
+		for i, name := range []string{"leader", "worker"} {
+			m := all[i]
+			if m.Labels[ofJob] != name || m.env["NODE_RANK"] != []string{"0", "1"}[i] || m.env["JOB_COMPLETION_INDEX"] != "0" ||
+				m.Labels["jobset.sigs.k8s.io/restart-attempt"] != attempt {
+				t.Errorf("pod %d of attempt %s is %s with labels %v, and sees %v", i, attempt, m.Name, m.Labels, m.env)
+			}
+			if got := m.env["CUDA_VISIBLE_DEVICES"]; got != strings.Join(m.gpus, ",") {
+				t.Errorf("CUDA_VISIBLE_DEVICES in %s is %s, want %v", m.Name, got, m.gpus)
+			}
+		}
+	}
+	all := members(ctx, t, namespace, 2, 4)
+	check(all, "0")
+
+	// The Job of a lost pod fails, so JobSet makes both Jobs again.
+	_, err := cluster.Kubectl(ctx, "-n", namespace, "delete", "pod", all[1].Name)
+	must(t, err)
+	check(members(ctx, t, namespace, 2, 4, all...), "1")
+
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "patch", "jobset", "training", "--type=json",
+		`-p=[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/template/spec/resourceClaims/0/resourceClaimTemplateName", "value": "other"}]`)
+	if err == nil || !strings.Contains(err.Error(), "field is immutable") {
+		t.Errorf("another claim template was not refused: %v", err)
+	}
+
+	// The second JobSet ends as soon as its pods have looked around.
+	text, err := os.ReadFile(recipe)
+	must(t, err)
+	second := filepath.Join(t.TempDir(), "second.yaml")
+	must(t, os.WriteFile(second, []byte(strings.NewReplacer("name: training", "name: evaluation", "[look, --hold]", "[look]").Replace(string(text))), 0o600))
+	apply(ctx, t, second)
+	waiting(ctx, t, namespace, "jobset.sigs.k8s.io/jobset-name=evaluation", 2)
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "jobset", "training")
+	must(t, err)
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "wait", "--for=condition=Completed", "jobset/evaluation", "--timeout=120s")
+	must(t, err)
+	for _, p := range pods(ctx, t, namespace, "") {
+		view, err := cluster.Inspect(ctx, namespace, p.Name, "probe")
+		must(t, err)
+		if got := view.UUIDs(); len(got) != 4 {
+			t.Errorf("%s saw %v", p.Name, got)
+		}
+	}
+	released(ctx, t) // The JobSet and its pods are still there.
+	_, err = cluster.Kubectl(ctx, "delete", "namespace", namespace, "--wait=false")
+	must(t, err)
+}
