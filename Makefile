@@ -101,8 +101,8 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
-test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, and queues of Kueue
-	@hack/test-ecosystem.sh $(KUBERNETES)
+test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, queues of Kueue, JobSet and LeaderWorkerSet; SUITE=recipes for one
+	@hack/test-ecosystem.sh $(KUBERNETES) $(SUITE)
 
 .PHONY: test-release
 test-release: images cluster-build ## A release in a local registry, installed from there, upgraded under pods and back

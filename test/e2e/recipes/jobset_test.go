@@ -6,11 +6,16 @@
 package recipes
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"gpu-dra-driver/test/e2e/e2etest"
 )
@@ -49,12 +54,16 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 		t.Errorf("another claim template was not refused: %v", err)
 	}
 
-	// The second JobSet ends as soon as its pods have looked around.
 	text, err := os.ReadFile(recipe)
 	must(t, err)
-	second := filepath.Join(t.TempDir(), "second.yaml")
-	must(t, os.WriteFile(second, []byte(strings.NewReplacer("name: training", "name: evaluation", "[look, --hold]", "[look]").Replace(string(text))), 0o600))
-	apply(ctx, t, second)
+	variant := func(name string, replace ...string) {
+		file := filepath.Join(t.TempDir(), name)
+		changed := strings.NewReplacer(append(replace, "name: training", "name: "+name)...).Replace(string(text))
+		must(t, os.WriteFile(file, []byte(changed), 0o600))
+		apply(ctx, t, file)
+	}
+	// The second JobSet ends as soon as its pods have looked around.
+	variant("evaluation", "[look, --hold]", "[look]")
 	waiting(ctx, t, namespace, "jobset.sigs.k8s.io/jobset-name=evaluation", 2)
 	_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "jobset", "training")
 	must(t, err)
@@ -68,6 +77,22 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 		}
 	}
 	released(ctx, t) // The JobSet and its pods are still there.
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "jobset", "evaluation")
+	must(t, err)
+
+	// With room for one pod of two, one runs.
+	variant("half", "replicas: 1\n      template: *job", "replicas: 0\n      template: *job")
+	members(ctx, t, namespace, 1, 4)
+	variant("split")
+	must(t, cluster.Eventually(ctx, "a pod of the JobSet to run", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		of := pods(ctx, t, namespace, "jobset.sigs.k8s.io/jobset-name=split")
+		running := slices.ContainsFunc(of, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+		return running, fmt.Sprintf("none of %d pods runs", len(of))
+	}))
+	waiting(ctx, t, namespace, "jobset.sigs.k8s.io/jobset-name=split", 1)
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "jobset", "half", "split")
+	must(t, err)
+	released(ctx, t)
 	_, err = cluster.Kubectl(ctx, "delete", "namespace", namespace, "--wait=false")
 	must(t, err)
 }

@@ -63,7 +63,7 @@ func pods(ctx context.Context, t *testing.T, namespace, selector string) []corev
 	return list.Items
 }
 
-// waiting waits until count pods cannot be scheduled, and checks that none of their claims has devices.
+// waiting waits until count pods cannot be scheduled, and checks that their claims have no devices.
 func waiting(ctx context.Context, t *testing.T, namespace, selector string, count int) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, selector+" to wait", time.Minute, func(ctx context.Context) (bool, string) {
@@ -76,6 +76,9 @@ func waiting(ctx context.Context, t *testing.T, namespace, selector string, coun
 		return n == count, fmt.Sprintf("%d pods wait", n)
 	}))
 	for _, p := range pods(ctx, t, namespace, selector) {
+		if p.Spec.NodeName != "" {
+			continue
+		}
 		claims, err := cluster.Claims(ctx, p)
 		must(t, err)
 		for _, c := range claims {
