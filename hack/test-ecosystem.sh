@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests with what reads the driver's objects or makes its users, beside the default Kubernetes: Karpenter and Kueue as libraries,
-# the gang scheduling of Kubernetes, and the managers of Kueue, JobSet and LeaderWorkerSet. The cache keeps their programs.
-# Usage: test-ecosystem.sh KUBERNETES [SUITE...]; SUITE is libraries, gangs, kueue or recipes.
+# Tests with other projects: Karpenter and Kueue as libraries, the gang scheduling of Kubernetes, and the managers of Kueue,
+# JobSet and LeaderWorkerSet. The cache keeps the managers. Usage: test-ecosystem.sh KUBERNETES [SUITE...]
+# SUITE is `libraries`, `gangs`, `kueue` or `recipes`.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 version=$1

@@ -14,8 +14,9 @@ import (
 // InstallManager runs the manager of another project, in the namespace <name>-system, and waits until it is ready. config is its
 // configuration.
 //
-// <NAME>_MANAGER is its program and <NAME>_MANIFESTS the directory of its manifests for Kustomize: hack/test-ecosystem.sh builds
-// the one and finds the other. The manifests are in the form of Kubebuilder, with the configuration in <name>-manager-config.
+// <NAME>_MANAGER is its program and <NAME>_MANIFESTS the directory of its manifests for `kubectl kustomize`.
+// hack/test-ecosystem.sh sets both. The manifests have the configuration in a ConfigMap <name>-manager-config, and its
+// program as /manager.
 func (e *Env) InstallManager(ctx context.Context, name, config string) error {
 	variable := strings.ToUpper(name)
 	manager, manifests := os.Getenv(variable+"_MANAGER"), os.Getenv(variable+"_MANIFESTS")

@@ -84,7 +84,7 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 	variant("half", "replicas: 1\n      template: *job", "replicas: 0\n      template: *job")
 	members(ctx, t, namespace, 1, 4)
 	variant("split")
-	must(t, cluster.Eventually(ctx, "a pod of the JobSet to run", 2*time.Minute, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "a pod of the JobSet to run", 2*time.Minute, func(context.Context) (bool, string) {
 		of := pods(ctx, t, namespace, "jobset.sigs.k8s.io/jobset-name=split")
 		running := slices.ContainsFunc(of, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 		return running, fmt.Sprintf("none of %d pods runs", len(of))

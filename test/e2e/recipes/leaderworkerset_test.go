@@ -45,6 +45,13 @@ func TestLeaderWorkerSet_WorkerDeleted_GroupHasNewClaims(t *testing.T) {
 		}
 	}
 
+	// No GPU is free, so the new groups get those of the old ones.
+	_, err = cluster.Kubectl(ctx, "-n", namespace, "patch", set, "--type=json",
+		`-p=[{"op": "replace", "path": "/spec/leaderWorkerTemplate/workerTemplate/spec/terminationGracePeriodSeconds", "value": 1}]`)
+	must(t, err)
+	after = members(ctx, t, namespace, 4, 2, after...)
+	check(after)
+
 	scale := func(replicas string) {
 		_, err := cluster.Kubectl(ctx, "-n", namespace, "scale", set, "--replicas="+replicas)
 		must(t, err)

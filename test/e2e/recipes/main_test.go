@@ -66,7 +66,7 @@ func pods(ctx context.Context, t *testing.T, namespace, selector string) []corev
 // waiting waits until count pods cannot be scheduled, and checks that their claims have no devices.
 func waiting(ctx context.Context, t *testing.T, namespace, selector string, count int) {
 	t.Helper()
-	must(t, cluster.Eventually(ctx, selector+" to wait", time.Minute, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, selector+" to wait", time.Minute, func(context.Context) (bool, string) {
 		n := 0
 		for _, p := range pods(ctx, t, namespace, selector) {
 			if env.Unschedulable(p) != "" {
@@ -101,7 +101,7 @@ type member struct {
 // group of size GPUs, which NVLink connects and no other pod has.
 func members(ctx context.Context, t *testing.T, namespace string, count, size int, before ...member) []member {
 	t.Helper()
-	must(t, cluster.Eventually(ctx, "pods of "+namespace, 3*time.Minute, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "pods of "+namespace, 3*time.Minute, func(context.Context) (bool, string) {
 		all := pods(ctx, t, namespace, "")
 		for _, p := range all {
 			if p.DeletionTimestamp != nil || slices.ContainsFunc(before, func(m member) bool { return m.UID == p.UID }) {
@@ -159,7 +159,7 @@ func members(ctx context.Context, t *testing.T, namespace string, count, size in
 func prepared(ctx context.Context, t *testing.T, claims []string) {
 	t.Helper()
 	slices.Sort(claims)
-	must(t, cluster.Eventually(ctx, "only CDI specs of claims in use", time.Minute, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "only CDI specs of claims in use", time.Minute, func(context.Context) (bool, string) {
 		out, err := cluster.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"-claim_*.json")
 		must(t, err)
 		got := strings.Fields(out)
@@ -175,7 +175,7 @@ func prepared(ctx context.Context, t *testing.T, claims []string) {
 // released waits until there are no claims, and checks that nothing of them is left on the node.
 func released(ctx context.Context, t *testing.T) {
 	t.Helper()
-	must(t, cluster.Eventually(ctx, "no claim left", 90*time.Second, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "no claim left", 90*time.Second, func(context.Context) (bool, string) {
 		left, err := cluster.Client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
 		must(t, err)
 		return len(left.Items) == 0, fmt.Sprintf("%d claims are left", len(left.Items))
