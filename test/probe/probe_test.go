@@ -60,11 +60,10 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 	}
 }
 
-// TestDevices_Nodes_TypesAndNumbers makes a node with major 195, as the simulator does. Without a driver, opening it
-// returns ENXIO, which is not a refusal.
 func TestDriverEnv_Ranks_AreReported(t *testing.T) {
 	got := driverEnv([]string{
-		"LWS_WORKER_INDEX=1", "JOB_COMPLETION_INDEX=2", "NODE_RANK=3", "CUDA_VISIBLE_DEVICES=a=b", "JOB_COMPLETION_INDEX_2=4", "PATH=/bin", "MY_NCCL_DEBUG=1",
+		"LWS_WORKER_INDEX=1", "JOB_COMPLETION_INDEX=2", "NODE_RANK=3", "CUDA_VISIBLE_DEVICES=a=b", "JOB_COMPLETION_INDEX_2=4", "PATH=/bin",
+		"MY_NCCL_DEBUG=1",
 	})
 	want := map[string]string{"LWS_WORKER_INDEX": "1", "JOB_COMPLETION_INDEX": "2", "NODE_RANK": "3", "CUDA_VISIBLE_DEVICES": "a=b"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -72,6 +71,8 @@ func TestDriverEnv_Ranks_AreReported(t *testing.T) {
 	}
 }
 
+// TestDevices_Nodes_TypesAndNumbers makes a node with major 195, as the simulator does. Without a driver, opening it
+// returns ENXIO, which is not a refusal.
 func TestDevices_Nodes_TypesAndNumbers(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"dev/nvidia-caps", "dev/other"} {
