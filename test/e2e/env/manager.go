@@ -27,7 +27,7 @@ func (e *Env) InstallManager(ctx context.Context, name, config string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	// `kubectl kustomize` refuses absolute paths.
 	base, err := filepath.Rel(dir, manifests)
 	if err != nil {
