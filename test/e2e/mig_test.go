@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -167,7 +166,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 			return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
 		}))
 	}
-	why("late", resourceslices.CordonTaint)
+	why("late", "cordoned by an administrator (kubectl gpu uncordon)")
 	kubectlGPU(ctx, t, append([]string{"uncordon"}, gpus...)...)
 	waitRunning(ctx, t, namespace, "late")
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))
