@@ -46,7 +46,7 @@ func (e *Env) InstallManager(ctx context.Context, name, config string) error {
 	if _, err := e.Kubectl(ctx, "apply", "--server-side", "--kustomize", dir); err != nil {
 		return err
 	}
-	// It waits for the kubelet to refresh the volume of its new certificate, which takes a minute.
+	// It waits for the kubelet to refresh the volume of its new certificate, which can take two minutes.
 	_, err = e.Kubectl(ctx, "-n", name+"-system", "rollout", "status", "deployment", "--timeout=240s")
 	return err
 }
