@@ -43,8 +43,9 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 	all := members(ctx, t, namespace, 2, 4)
 	check(all, "0")
 
-	// The Job of a lost pod fails, so JobSet makes both Jobs again.
-	_, err := cluster.Kubectl(ctx, "-n", namespace, "delete", "pod", all[1].Name)
+	// The Job of a lost pod fails, so JobSet makes both Jobs again. With time to end, the probe would end without an error, and the
+	// Job could count that first.
+	_, err := cluster.Kubectl(ctx, "-n", namespace, "delete", "pod", all[1].Name, "--grace-period=0", "--force")
 	must(t, err)
 	check(members(ctx, t, namespace, 2, 4, all...), "1")
 
