@@ -80,7 +80,7 @@ func (k *budgetKeeper) run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !start(ctx, &wg, k.budgets) {
+	if !read.Start(ctx, &wg, k.budgets) {
 		return
 	}
 	repeat(ctx, k.wake, budgetPause, func() time.Duration {

@@ -95,7 +95,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if !start(ctx, &wg, watched...) {
+	if !read.Start(ctx, &wg, watched...) {
 		return nil
 	}
 	repeat(ctx, c.changed, 0, func() time.Duration {

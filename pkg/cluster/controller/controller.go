@@ -196,7 +196,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 		server := discovery.ToServerVersionInterfaceWithContext(c.client.Discovery())
 		repeat(ctx, nil, 0, func() time.Duration { return c.view.readVersion(ctx, server) })
 	})
-	if start(ctx, &wg, c.slices, c.classes) {
+	if read.Start(ctx, &wg, c.slices, c.classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		repeat(ctx, c.view.dirty, settle, func() time.Duration {
 			was := c.ClusterView()
@@ -226,7 +226,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if err := on(l.nodes, func(node *corev1.Node, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
-	if !start(ctx, &wg, l.claims) || c.readsNodes() && !start(ctx, &wg, l.nodes) {
+	if !read.Start(ctx, &wg, l.claims) || c.readsNodes() && !read.Start(ctx, &wg, l.nodes) {
 		return nil
 	}
 	if c.o.DemandConfigMap != "" {
@@ -328,16 +328,6 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 	defer func() { l.due = time.Now().Add(breather(time.Since(began))) }()
 	again, err = l.classes.reconcile(ctx)
 	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
-}
-
-// start runs informers until the context ends, and reports whether they have read the cluster before.
-func start(ctx context.Context, wg *sync.WaitGroup, informers ...cache.SharedIndexInformer) bool {
-	var synced []cache.InformerSynced
-	for _, i := range informers {
-		wg.Go(func() { i.RunWithContext(ctx) })
-		synced = append(synced, i.HasSynced)
-	}
-	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
 // on calls do for each added, updated or deleted object of a type; gone means that it was deleted.

@@ -80,7 +80,7 @@ func (k *demandKeeper) run(ctx context.Context) {
 	counted := k.follow()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !start(ctx, &wg, k.templates, k.pods) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
+	if !read.Start(ctx, &wg, k.templates, k.pods) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
 		return
 	}
 	repeat(ctx, k.dirty, demandPause, func() time.Duration {

@@ -24,6 +24,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -258,7 +259,7 @@ func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 		defer wg.Wait()
 		defer cancel()
 		k.follow()
-		start(ctx, &wg, k.claims, k.templates, k.pods)
+		read.Start(ctx, &wg, k.claims, k.templates, k.pods)
 		woken := func() bool {
 			synctest.Wait()
 			select {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,4 +155,14 @@ func typed[T any](objects []any) (out []T) {
 		}
 	}
 	return out
+}
+
+// Start runs informers until the context ends, and reports whether they have read the cluster before. wg ends after them.
+func Start(ctx context.Context, wg *sync.WaitGroup, informers ...cache.SharedIndexInformer) bool {
+	var synced []cache.InformerSynced
+	for _, i := range informers {
+		wg.Go(func() { i.RunWithContext(ctx) })
+		synced = append(synced, i.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }

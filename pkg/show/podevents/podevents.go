@@ -5,6 +5,7 @@ package podevents
 
 import (
 	"context"
+	"sync"
 	"syscall"
 	"time"
 
@@ -121,20 +122,9 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 
 // Run writes Events until the context ends. Only the leader runs it.
 func (k *Keeper) Run(ctx context.Context) error {
-	var synced []cache.InformerSynced
-	done := make(chan struct{})
-	running := 0
-	for _, i := range []cache.SharedIndexInformer{k.pods, k.refused, k.failed} {
-		running++
-		go func() { i.RunWithContext(ctx); done <- struct{}{} }()
-		synced = append(synced, i.HasSynced)
-	}
-	defer func() {
-		for range running {
-			<-done
-		}
-	}()
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if !read.Start(ctx, &wg, k.pods, k.refused, k.failed) {
 		return nil
 	}
 	for {

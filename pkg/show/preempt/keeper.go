@@ -5,6 +5,7 @@ package preempt
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -121,20 +122,9 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 // Run evicts pods until the context ends. Only the leader runs it.
 func (k *Keeper) Run(ctx context.Context) error {
 	k.began = time.Now()
-	var synced []cache.InformerSynced
-	done := make(chan struct{})
-	running := 0
-	for _, i := range []cache.SharedIndexInformer{k.pods, k.nodes, k.budgets} {
-		running++
-		go func() { i.RunWithContext(ctx); done <- struct{}{} }()
-		synced = append(synced, i.HasSynced)
-	}
-	defer func() {
-		for range running {
-			<-done
-		}
-	}()
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if !read.Start(ctx, &wg, k.pods, k.nodes, k.budgets) {
 		return nil
 	}
 	for {
