@@ -451,7 +451,7 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/pack", Test: "TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode",
 	},
 	{
-		Name: "victims are evicted before all may be", File: "pkg/show/preempt/step.go",
+		Name: "victims are evicted before all may be", File: "pkg/show/preempt/evict.go",
 		Old: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
 		Package: "./pkg/show/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
 	},
