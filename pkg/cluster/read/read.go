@@ -157,7 +157,7 @@ func typed[T any](objects []any) (out []T) {
 	return out
 }
 
-// Start runs informers until the context ends, and reports whether they have read the cluster before. wg ends after them.
+// Start runs informers until the context ends, and reports whether they have read the cluster before. The group ends after them.
 func Start(ctx context.Context, wg *sync.WaitGroup, informers ...cache.SharedIndexInformer) bool {
 	var synced []cache.InformerSynced
 	for _, i := range informers {
