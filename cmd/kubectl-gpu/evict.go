@@ -234,20 +234,18 @@ var errScheduled = errors.New("is scheduled already")
 // plan's GPUs, or if the rest of the plan does not hold any more. A successor may be elsewhere than planned while
 // the rest holds. If the pod of the goal is scheduled before all moves are made, the others are not needed.
 func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors []*corev1.Pod) (scheduled bool, err error) {
-	next, err := e.packCommand.look(ctx, e.args, false)
+	rest, err := e.rest(ctx, done)
 	if errors.Is(err, errScheduled) {
 		fmt.Fprintf(e.Out, "%v: no other moves are needed\n", err)
 		return true, nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errUnproven) {
 		return false, err
 	}
-	next.cluster.Use = e.look.cluster.Use
-	e.look = next
 	elsewhere := ""
-	gpus := next.gpus()
+	gpus := e.look.gpus()
 	for _, pod := range successors {
-		devices, on := next.holds(pod, gpus)
+		devices, on := e.look.holds(pod, gpus)
 		for _, g := range on {
 			if slices.Contains(e.plan.Hold, g) {
 				return false, fmt.Errorf("pod %s/%s came back on GPU %s, which the moves were to free", pod.Namespace, pod.Name, g)
@@ -258,32 +256,76 @@ func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors
 			elsewhere = fmt.Sprintf("pod %s/%s came back elsewhere than planned (%s)", pod.Namespace, pod.Name, m.To)
 		}
 	}
+	switch {
+	case err != nil:
+		return false, err
+	case e.defragment && elsewhere != "":
+		return false, fmt.Errorf("%s; plan again", elsewhere)
+	case e.defragment:
+		return false, nil
+	case elsewhere != "":
+		fmt.Fprintf(e.Out, "  %s; the rest of the plan holds\n", elsewhere)
+	}
+	e.plan.Moves = append(slices.Clone(e.plan.Moves[:done]), rest...)
+	return false, nil
+}
+
+// errUnproven means that the rest of the plan does not hold any more.
+var errUnproven = errors.New("the rest of the plan does not hold any more")
+
+// rest reads the cluster and proves the moves that are left. While a plugin publishes its devices anew, the scheduler has
+// none of that node, so the proof fails. A failure counts if all slices were there and the next answer repeats it.
+func (e *evicting) rest(ctx context.Context, done int) (moves []pack.Move, err error) {
+	limited, cancel := context.WithTimeout(ctx, followLimit)
+	defer cancel()
+	before, unproven := "", error(nil)
+	err = wait.PollUntilContextCancel(limited, followPoll, true, func(context.Context) (bool, error) {
+		next, err := e.packCommand.look(ctx, e.args, false)
+		if err != nil {
+			return false, err
+		}
+		next.cluster.Use = e.look.cluster.Use
+		e.look = next
+		var blockers []string
+		if moves, blockers = e.prove(ctx, done); len(blockers) == 0 {
+			unproven = nil
+			return true, nil
+		}
+		if parts := next.incomplete(e.plan.Nodes()...); len(parts) > 0 {
+			unproven = fmt.Errorf("%w: %s", errUnproven, incompleteText(parts))
+			return false, nil
+		}
+		now := strings.Join(blockers, "; ")
+		unproven = fmt.Errorf("%w: %s", errUnproven, now)
+		twice := now == before
+		before = now
+		return twice, nil
+	})
+	if unproven != nil && ctx.Err() == nil {
+		return nil, unproven
+	}
+	return moves, err
+}
+
+// prove returns the moves that are left after some, or the blockers if they are not proven.
+func (e *evicting) prove(ctx context.Context, done int) (moves []pack.Move, blockers []string) {
 	rest := pack.Plan{Moves: e.plan.Moves[done:]}
 	o := e.options()
 	o.Held = e.plan.Hold
 	var again pack.Plan
 	switch {
-	case e.defragment && elsewhere != "":
-		return false, fmt.Errorf("%s; plan again", elsewhere)
 	case e.defragment:
-		return false, nil
+		return rest.Moves, nil
 	case e.empty:
-		again = pack.Empty(ctx, next.cluster, e.node, o)
-		if missing := sets.New(rest.Pods()...).Difference(sets.New(again.Pods()...)); again.Result == pack.Blocked || missing.Len() > 0 {
-			return false, fmt.Errorf("the rest of the plan does not hold any more: %s",
-				strings.Join(slices.Concat(sets.List(missing), again.Blockers), "; "))
-		}
+		again = pack.Empty(ctx, e.look.cluster, e.node, o)
+		blockers = sets.List(sets.New(rest.Pods()...).Difference(sets.New(again.Pods()...)))
 	default:
-		again = pack.Prove(ctx, next.cluster, next.goal, e.plan.Place.Node, rest.Pods(), o)
-		if again.Result == pack.Blocked {
-			return false, fmt.Errorf("the rest of the plan does not hold any more: %s", strings.Join(again.Blockers, "; "))
-		}
+		again = pack.Prove(ctx, e.look.cluster, e.look.goal, e.plan.Place.Node, rest.Pods(), o)
 	}
-	if elsewhere != "" {
-		fmt.Fprintf(e.Out, "  %s; the rest of the plan holds\n", elsewhere)
+	if again.Result == pack.Blocked {
+		blockers = append(blockers, again.Blockers...)
 	}
-	e.plan.Moves = append(slices.Clone(e.plan.Moves[:done]), again.Moves...)
-	return false, nil
+	return again.Moves, blockers
 }
 
 // gpus returns the GPUs of each claim.

@@ -50,6 +50,8 @@ type env struct {
 	failWrites, writes int
 	// onNode answers requests of single nodes, if it is set.
 	onNode http.HandlerFunc
+	// partial is the number of answers without a slice of node n1, as while its plugin publishes.
+	partial int
 }
 
 const (
@@ -122,6 +124,13 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	case resourceapi.ResourceSliceList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceSliceList", APIVersion: "resource.k8s.io/v1"}
+		if e.partial > 0 {
+			e.partial--
+			at := slices.IndexFunc(l.Items, func(s resourceapi.ResourceSlice) bool {
+				return len(s.Spec.SharedCounters) > 0 && *s.Spec.NodeName == "n1"
+			})
+			l.Items = slices.Delete(slices.Clone(l.Items), at, at+1)
+		}
 		list = l
 	case resourceapi.DeviceClassList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "DeviceClassList", APIVersion: "resource.k8s.io/v1"}

@@ -115,6 +115,9 @@ func (p *packCommand) run(ctx context.Context, args []string) error {
 		return err
 	}
 	plan := p.plan(ctx, look)
+	if parts := look.incomplete(); len(parts) > 0 {
+		plan.Notes = append(plan.Notes, incompleteText(parts))
+	}
 	if !p.table() {
 		if err := p.print("Plan", "", []record{{name: "plan", object: plan}}, ""); err != nil {
 			return err
@@ -261,6 +264,25 @@ func (l *look) own(claims []resourceapi.ResourceClaim) view.Objects {
 	o.Claims = claims
 	o.Slices = slices.DeleteFunc(slices.Clone(o.Slices), func(s *pool.Slice) bool { return s.Shape == nil || s.Shape.Spec.Driver != o.Driver })
 	return o
+}
+
+// incomplete returns those of some nodes, or of all without names, of whose slices some are missing now. The scheduler has
+// no devices there.
+func (l *look) incomplete(of ...string) (names []string) {
+	for _, n := range view.Nodes(l.own(l.Claims)) {
+		if n.Incomplete && (len(of) == 0 || slices.Contains(of, n.Name)) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+func incompleteText(nodes []string) string {
+	const most = 5
+	if more := len(nodes) - most; more > 0 {
+		nodes = append(slices.Clone(nodes[:most]), fmt.Sprintf("%d more", more))
+	}
+	return "slices are missing, as while a plugin publishes its devices anew, so claims get no devices of: " + strings.Join(nodes, ", ")
 }
 
 // draw draws nodes with some claims.

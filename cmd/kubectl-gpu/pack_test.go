@@ -222,6 +222,29 @@ func TestPack_Surprise_StopsAndRemovesCordons(t *testing.T) {
 	}
 }
 
+// TestPack_SlicesMissing_WaitsForThem has a plugin that publishes its devices anew while the command looks.
+func TestPack_SlicesMissing_WaitsForThem(t *testing.T) {
+	e := startPack(t)
+	e.evicted = func() { e.partial = 2 }
+	if code, out, errOut := e.kubectl("pack", "--for", "nvlink-2", "--evict"); code != 0 || errOut != "" || e.partial != 0 {
+		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
+	}
+	e = startPack(t)
+	e.partial = 1
+	const want = "slices are missing, as while a plugin publishes its devices anew, so claims get no devices of: n"
+	if _, out, _ := e.kubectl("pack", "--for", "nvlink-2"); !strings.Contains(out, want) {
+		t.Errorf("stdout:\n%s", out)
+	}
+	e = startPack(t)
+	synced := followLimit
+	followLimit = time.Second
+	t.Cleanup(func() { followLimit = synced })
+	e.evicted = func() { e.partial = 1000 }
+	if code, out, errOut := e.kubectl("pack", "--for", "nvlink-2", "--evict"); code != 1 || !strings.Contains(errOut, "does not hold any more: "+want) {
+		t.Errorf("exit code %d, stderr %q, stdout:\n%s", code, errOut, out)
+	}
+}
+
 func TestPack_Interrupted_RemovesCordons(t *testing.T) {
 	e := startPack(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -89,7 +89,10 @@ func Prove(ctx context.Context, c *Cluster, w Goal, node string, pods []string, 
 	}
 	found, end, ok := p.try(ctx, newCandidate(n, set), w)
 	if !ok {
-		plan.Blockers = append(plan.Blockers, "the devices of node "+node+", or the places for the pods, are not free any more")
+		if p.cut || ctx.Err() != nil {
+			p.lack = "the search ended after " + p.o.Limit.String() + ", before all places were tried"
+		}
+		plan.Blockers = append(plan.Blockers, p.lack)
 		return plan
 	}
 	plan.Result, plan.Moves, plan.Hold, plan.Place = Moves, found.moves, found.hold, &Place{node, devices(found.goal)}
@@ -253,19 +256,23 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 	}
 	first, ok := p.place(ctx, n, w.Claims)
 	if !ok {
+		p.lack = "node " + c.node.Name + " has no devices for it, also without the pods that move"
 		return found{}, state{}, false
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
 	budget := placements
 	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, &budget)
 	if !ok {
+		p.lack = "the pods that move find no other place"
 		return found{}, state{}, false
 	}
 	f.moves = moves
 	// The cordons end with the moves.
 	n = p.node(end, c.node.Name).Untainted(cordonTaint.Key, p.only(c.node.Name, sets.New(f.hold...)))
 	open := p.with(end, n, nil)
-	f.goal, ok = p.grant(ctx, open, c.node, w)
+	if f.goal, ok = p.grant(ctx, open, c.node, w); !ok {
+		p.lack = "node " + c.node.Name + " has no room for it after the moves"
+	}
 	return f, open, ok
 }
 

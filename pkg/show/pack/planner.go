@@ -53,6 +53,8 @@ type planner struct {
 	moved map[*corev1.Pod]why.Needs
 	// cut means that the search ended before all possibilities were tried.
 	cut bool
+	// lack says what failed the last try.
+	lack string
 }
 
 // node is a node with the units that have devices there.
