@@ -22,11 +22,11 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/preempt"
-	"gpu-dra-driver/pkg/show/view"
 )
 
 // Objects reads what the leading controller knows.
@@ -64,7 +64,7 @@ func (p *plane) follow(ctx context.Context) error {
 		changed := false
 		for i := range s.Spec.Devices {
 			d := &s.Spec.Devices[i]
-			want := slices.ContainsFunc(view.GPUsOf(*d), func(g string) bool { return slices.Contains(reserved[*s.Spec.NodeName], g) })
+			want := slices.ContainsFunc(pool.GPUsOf(*d), func(g string) bool { return slices.Contains(reserved[*s.Spec.NodeName], g) })
 			is := func(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.ReservedTaint }
 			if want == slices.ContainsFunc(d.Taints, is) {
 				continue

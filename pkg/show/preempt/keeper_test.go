@@ -28,10 +28,10 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
@@ -109,7 +109,7 @@ func (e *env) Objects() (controller.Objects, bool) {
 	for _, s := range e.Slices {
 		s = s.DeepCopy()
 		for i, d := range s.Spec.Devices {
-			if slices.ContainsFunc(view.GPUsOf(d), func(g string) bool { return slices.Contains(reserved, *s.Spec.NodeName+"/"+g) }) && !e.deaf {
+			if slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return slices.Contains(reserved, *s.Spec.NodeName+"/"+g) }) && !e.deaf {
 				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}

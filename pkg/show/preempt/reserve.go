@@ -21,7 +21,6 @@ import (
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
-	"gpu-dra-driver/pkg/show/view"
 )
 
 const (
@@ -178,7 +177,7 @@ func tainted(all []*pool.Slice, node string, r *reservation) bool {
 	found := pool.Of(own)
 	for _, s := range found.Slices {
 		for i, d := range s.Shape.Spec.Devices {
-			if s.Possible || !slices.ContainsFunc(view.GPUsOf(d), names.Has) {
+			if s.Possible || !slices.ContainsFunc(pool.GPUsOf(d), names.Has) {
 				continue
 			}
 			if !slices.ContainsFunc(s.Unhealthy, func(t pool.Tainted) bool { return t.Device == i && t.Taint.Key == resourceslices.ReservedTaint }) {

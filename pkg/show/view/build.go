@@ -8,8 +8,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -175,7 +173,7 @@ func (c *cache) parsed(s *pool.Shape) []published {
 			device, err := gpu.ParseName(d.Name)
 			out[i] = published{device: device, readable: err == nil}
 			if err == nil {
-				out[i].addresses, out[i].start, out[i].size = needs(device, d)
+				out[i].addresses, out[i].start, out[i].size = pool.Needs(device, d)
 			}
 		}
 		c.devices[s] = out
@@ -286,7 +284,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 				g.UsableSlices = max(g.UsableSlices, p.size)
 			}
 			for _, use := range d.ConsumesCounters {
-				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], maxSlices)))
+				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], pool.MaxMemorySlices)))
 			}
 			// A partition that is only withdrawn has a healthy GPU.
 			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NoDemand) {
@@ -314,53 +312,6 @@ func memory(bytes int64) int64 {
 		return 0
 	}
 	return bytes
-}
-
-const maxSlices = 32
-
-// GPUsOf returns the names of the GPUs that a published device needs: its own, or the members of an NVLink group. There are
-// none for a name that the driver does not give, and for monitor devices.
-func GPUsOf(d resourceapi.Device) (out []string) {
-	parsed, err := gpu.ParseName(d.Name)
-	if err != nil || parsed.Kind == gpu.KindMonitor {
-		return nil
-	}
-	addresses, _, _ := needs(parsed, d)
-	for _, a := range addresses {
-		out = append(out, gpu.Device{Kind: gpu.KindGPU, PCIAddress: a}.Name())
-	}
-	return out
-}
-
-// needs returns the GPUs of a device, and the memory slices that it takes, by its counters. An NVLink group consumes the
-// node's counter of each member, or the members' own counter sets.
-func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
-	gpus = []string{device.PCIAddress}
-	member := func(name string) {
-		if device.Kind != gpu.KindGroup {
-			return
-		}
-		m, err := gpu.ParseName(name)
-		if err == nil && m.Kind == gpu.KindGPU && !slices.Contains(gpus, m.PCIAddress) {
-			gpus = append(gpus, m.PCIAddress)
-		}
-	}
-	first, last := maxSlices, -1
-	for _, use := range d.ConsumesCounters {
-		member(strings.TrimSuffix(use.CounterSet, "-counter-set"))
-		for name := range use.Counters {
-			member("gpu-" + name)
-			i, err := strconv.Atoi(strings.TrimPrefix(name, "memory-slice-"))
-			if strings.HasPrefix(name, "memory-slice-") && err == nil && i >= 0 && i < maxSlices {
-				first, last = min(first, i), max(last, i)
-			}
-		}
-	}
-	slices.Sort(gpus)
-	if last < 0 {
-		return gpus, 0, 0
-	}
-	return gpus, first, last + 1 - first
 }
 
 func (b *builder) allocation(r result) {
