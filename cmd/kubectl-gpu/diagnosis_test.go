@@ -111,6 +111,16 @@ func states() []state {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{n}}
 		}
 	}
+	cordoned := func(gpus ...string) func(*env) {
+		return func(e *env) {
+			e.annotations["n1"] = map[string]string{}
+			for _, g := range gpus {
+				e.annotations["n1"][resourceslices.CordonAnnotation(slicetest.Driver, g)] = "NoSchedule"
+			}
+			e.publish("n1")
+			node(func(n *corev1.Node) { n.Annotations = e.annotations["n1"] })(e)
+		}
+	}
 	class := func(name, expression, resource string) func(*env) {
 		return func(e *env) {
 			all := e.lists[classesPath].(map[string]any)
@@ -159,11 +169,18 @@ func states() []state {
 			e.metrics("plugin", fmt.Sprintf("gpu_dra_nvidia_driver_loaded 1\ngpu_dra_mig_mode_holders{uuid=%q,program=\"nv-hostengine\"} 1\n", e.uuid("gpu-0000-43-00-0")))
 		}, "nv-hostengine has the GPU open", "fits on n1 now", "", ""},
 		{"a rule taints the GPUs", true, func(e *env) {
-			e.rules["mine"] = map[string]any{"spec": map[string]any{
+			e.rules["mine"] = map[string]any{"metadata": map[string]any{"name": "mine"}, "spec": map[string]any{
 				"deviceSelector": map[string]any{"driver": slicetest.Driver}, "taint": map[string]any{"key": "broken", "effect": "NoSchedule"},
 			}}
-		}, "", "the taint broken:NoSchedule", "", ""},
-		{"the GPUs are cordoned", true, tainted(resourceslices.CordonTaint), "", "cordoned by an administrator (kubectl gpu uncordon)", "", ""},
+		}, "DeviceTaintRule mine it taints devices with broken:NoSchedule", "the taint broken:NoSchedule", "", ""},
+		{"the GPUs are cordoned", true, cordoned("gpu-0000-1b-00-0", "gpu-0000-43-00-0"), "cordoned by an administrator", "the cordon of the GPU must end (kubectl gpu uncordon n1/gpu-0000-1b-00-0 n1/gpu-0000-43-00-0)", "", ""},
+		{"the free GPU is cordoned", false, func(e *env) {
+			all := e.lists[claimsPath].(resourceapi.ResourceClaimList)
+			all.Items = all.Items[:1]
+			e.lists[claimsPath] = all
+			cordoned("gpu-0000-43-00-0")(e)
+		}, "cordoned by an administrator", "its free ones have device taints that the claim does not tolerate: cordoned by an administrator (kubectl gpu uncordon n1/gpu-0000-43-00-0)", "", ""},
+		{"slices of the node are missing", true, func(e *env) { e.partial = 100 }, "slices of the pool are missing", "some of its slices are missing", "", ""},
 		{"the GPUs are reserved for a pod of higher priority", true, tainted(resourceslices.ReservedTaint), "", "reserved for a pod of higher priority", "", ""},
 		{"a cordon is not followed", true, node(func(n *corev1.Node) {
 			n.Annotations = map[string]string{resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-43-00-0"): "NoSchedule"}
@@ -172,6 +189,23 @@ func states() []state {
 		{"the pod's node selector matches no node", true, func(e *env) {
 			e.podP(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "a"} })
 		}, "", "the pod's node selector zone=a does not match", "", ""},
+		{"the pod's affinity matches no node", true, func(e *env) {
+			e.podP(func(p *corev1.Pod) {
+				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}}},
+				}}}
+			})
+		}, "", "the pod's node affinity does not match", "", ""},
+		{"a claim that an ended pod used has a GPU of a cordoned node", true, func(e *env) {
+			c := e.want()
+			c.Status = claim("team-a", "want", device("n1", "gpu-0000-1b-00-0")).Status
+			c.Status.ReservedFor = nil
+			c.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}},
+			}}}
+			e.lists[wantPath] = c
+			node(func(n *corev1.Node) { n.Spec.Unschedulable = true })(e)
+		}, "", "the nodes of these devices do not take it", "", ""},
 		{"the scheduler lacks CPU", true, says("0/1 nodes are available: 1 Insufficient cpu."), "", "1 Insufficient cpu", "", ""},
 		{"a volume is not bound", true, says("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."), "", "unbound immediate PersistentVolumeClaims", "", ""},
 		{"a quota refuses the claim", true, refused(`resourceclaims "p-gpu-x" is forbidden: exceeded quota: gpus, requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=1`), "", "exceeded quota: gpus", "", ""},
@@ -258,7 +292,7 @@ func (e *env) want() resourceapi.ResourceClaim {
 // first returns the first two lines of doctor that are not ok, the weightiest first, or "ok".
 func first(doctor string) string {
 	var found []string
-	for _, level := range []string{"problem", "warning", "not checked"} {
+	for _, level := range []string{"problem", "warning", "note", "not checked"} {
 		for line := range strings.SplitSeq(doctor, "\n") {
 			if rest, ok := strings.CutPrefix(line, level+" "); ok {
 				found = append(found, level+": "+strings.Join(strings.Fields(rest), " "))

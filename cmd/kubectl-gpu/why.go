@@ -33,13 +33,14 @@ import (
 func newWhy(f *factory) *cobra.Command {
 	w := &whyCommand{}
 	c := &cobra.Command{
-		Use:   "why (POD | claim/NAME | -f FILE)",
+		Use:   "why (POD | claim/NAME | job/NAME | -f FILE)",
 		Short: "Explain why a pod or claim waits for devices",
 		Long: "Explain whether the scheduler can allocate the claims of a pod, and why not.\n\n" +
 			"The scheduler's own allocator decides for each node, with the claims and taints of now. If it finds no devices, it\n" +
 			"is asked again with one thing changed: a claim gone, a taint tolerated, a selector dropped. The smallest changes that\n" +
-			"help are printed last. With -f the pods, claims and templates of a file are judged as if they were created now.",
-		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why -f pod.yaml\n" +
+			"help are printed last. Of a Job, Deployment, ReplicaSet, StatefulSet or DaemonSet it takes the pod that has waited longest.\n" +
+			"With -f the pods, claims and templates of a file are judged as if they were created now.",
+		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why job/train\n  kubectl gpu why -f pod.yaml\n" +
 			"  kubectl gpu why -f pod.yaml --board hgx-h100",
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -235,7 +236,11 @@ func (g *getter) subject(ctx context.Context, namespace, name string) (why.Subje
 			return g.claim(ctx, namespace, name)
 		case "pod", "pods", "po":
 		default:
-			return why.Subject{}, usageError{fmt.Errorf("%q is neither a pod nor a claim", kind+"/"+name)}
+			pod, err := g.ofWorkload(ctx, namespace, strings.ToLower(kind), name)
+			if err != nil {
+				return why.Subject{}, err
+			}
+			return why.Subject{Pod: pod}, g.events(ctx, pod)
 		}
 	}
 	pod, err := g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})

@@ -4,11 +4,14 @@
 package main
 
 import (
+	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,6 +104,31 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		}
 		return path
 	}
+	for job, list := range map[string]string{"train": "t", "none": "n"} {
+		e.lists["/apis/batch/v1/namespaces/team-a/jobs/"+job] = batchv1.Job{
+			TypeMeta:   metav1.TypeMeta{Kind: "Job", APIVersion: "batch/v1"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: job}, Spec: batchv1.JobSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"job": list}}},
+		}
+	}
+	waits, _ := e.lists["/api/v1/namespaces/team-a/pods/p"].(corev1.Pod)
+	runs := *waits.DeepCopy()
+	runs.Name, runs.Spec.NodeName = "older", "n1"
+	e.lists["/api/v1/namespaces/team-a/pods"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+		if r.URL.Query().Get("labelSelector") == "job=t" {
+			all.Items = []corev1.Pod{runs, waits}
+		}
+		_ = json.NewEncoder(w).Encode(all)
+	})
+	e.lists["/api/v1/namespaces/team-a/events"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		events := corev1.EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}}
+		if strings.Contains(r.URL.Query().Get("fieldSelector"), "FailedCreate") {
+			events.Items = []corev1.Event{{
+				InvolvedObject: corev1.ObjectReference{Kind: "Job", Name: "none"}, Message: `Error creating: pods "none-x" is forbidden: exceeded quota: none`,
+			}}
+		}
+		_ = json.NewEncoder(w).Encode(events)
+	})
 	const holds = "claim team-b/a (pod a) must end (wait until it ends); then it fits on n1"
 	for name, c := range map[string]struct {
 		args     []string
@@ -117,7 +145,10 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		"json":                 {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
 		"name":                 {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
 		"no such name":         {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},
-		"no such kind":         {[]string{"deployment/a"}, 2, "", "neither a pod nor a claim"},
+		"job":                  {[]string{"job/train"}, 0, holds, ""},
+		"job without pods":     {[]string{"job/none"}, 1, "", `job team-a/none has no pod. The API server refuses its pods: pods "none-x" is forbidden: exceeded quota: none. To start them, end other pods`},
+		"no such job":          {[]string{"jobs/absent"}, 1, "", "read jobs team-a/absent"},
+		"no such kind":         {[]string{"cronjob/a"}, 2, "", `"cronjob/a": name a pod, a claim, a Job, Deployment`},
 		"neither":              {nil, 2, "", "name a pod or claim, or give a file with -f"},
 		"no such file":         {[]string{"-f", filepath.Join(dir, "absent")}, 1, "", "read the manifest"},
 		"no manifest":          {[]string{"-f", file("text", "{{{")}, 1, "", "document 1 of the manifest"},

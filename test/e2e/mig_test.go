@@ -166,7 +166,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 			return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
 		}))
 	}
-	why("late", "cordoned by an administrator (kubectl gpu uncordon)")
+	why("late", "cordoned by an administrator (kubectl gpu uncordon")
 	kubectlGPU(ctx, t, append([]string{"uncordon"}, gpus...)...)
 	waitRunning(ctx, t, namespace, "late")
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))

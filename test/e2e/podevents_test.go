@@ -129,9 +129,25 @@ func TestPodEvents_QuotaRefuses_SaysSo(t *testing.T) {
 	}, metav1.CreateOptions{})
 	must(t, err)
 
-	waitingEvent(ctx, t, ofClaims, "waits", "exceeded quota: none", "end other pods or claims of the namespace")
-	if text := kubectlGPU(ctx, t, "why", "waits", "-n", ofClaims); !strings.Contains(text, "waits: a claim is missing") || !strings.Contains(text, "exceeded quota: none") {
+	waitingEvent(ctx, t, ofClaims, "waits", "exceeded quota: none", "have the quota raised, or ask for less")
+	text := kubectlGPU(ctx, t, "why", "waits", "-n", ofClaims)
+	if !strings.Contains(text, "waits: a claim is missing") || !strings.Contains(text, "exceeded quota: none") {
 		t.Errorf("kubectl gpu why says:\n%s", text)
 	}
 	waitingEvent(ctx, t, ofPods, "train", "The API server refuses pods of this Job", "exceeded quota: none")
+	if _, err := cluster.KubectlGPU(ctx, "why", "job/train", "-n", ofPods); err == nil || !strings.Contains(err.Error(), "The API server refuses its pods: ") {
+		t.Errorf("kubectl gpu why of a Job without pods: %v", err)
+	}
+
+	// The command that the answer gives lets Kubernetes try again.
+	must(t, cluster.Client.CoreV1().ResourceQuotas(ofClaims).Delete(ctx, "none", metav1.DeleteOptions{}))
+	_, command, found := strings.Cut(text, "at once after: kubectl ")
+	command, _, _ = strings.Cut(command, "\n")
+	if !found {
+		t.Fatalf("no command to try again in:\n%s", text)
+	}
+	if out, err := cluster.Kubectl(ctx, strings.Fields(command)...); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	waitRunning(ctx, t, ofClaims, "waits")
 }

@@ -36,12 +36,36 @@ func (p Pool) With(kinds ...gpu.Kind) Pool {
 	return p
 }
 
+// Without returns the pool without some GPUs, as if the node lacked them: also without their partitions and monitor devices,
+// and without the groups that they are in.
+func (p Pool) Without(gone map[string]bool) Pool {
+	of := func(d resourceapi.Device) bool {
+		named, err := gpu.ParseName(d.Name)
+		return err == nil && gone[gpu.Device{Kind: gpu.KindGPU, PCIAddress: named.PCIAddress}.Name()] ||
+			slices.ContainsFunc(GPUsOf(d), func(name string) bool { return gone[name] })
+	}
+	out := p
+	out.Slices = nil
+	for _, s := range p.Slices {
+		if s.Possible {
+			continue
+		}
+		rest := s.ResourceSlice()
+		rest.Spec.Devices = slices.DeleteFunc(slices.Clone(rest.Spec.Devices), of)
+		left := Unshared(rest)
+		left.Shape.possible = slices.DeleteFunc(left.Shape.possible, func(s *Shape) bool { return s.Kinds[0].Type == gpu.KindGroup })
+		left.Shape.possible = append(possibleGroups(s.Shape, gone), left.Shape.possible...)
+		out.Slices = append(out.Slices, left)
+	}
+	return out
+}
+
 // alike returns what groups of one size have in common, or monitor devices.
 func alike(k Kind) Kind { return Kind{Type: k.Type, GPUs: k.GPUs} }
 
 // possible returns the shapes of groups and of monitor devices that GPUs could have.
 func possible(of *Shape) []*Shape {
-	out := possibleGroups(of)
+	out := possibleGroups(of, nil)
 	var monitors []resourceapi.Device
 	for i, d := range of.Spec.Devices {
 		if of.Kinds[i].Type == gpu.KindGPU {
@@ -93,8 +117,9 @@ func monitorOf(d resourceapi.Device) resourceapi.Device {
 }
 
 // possibleGroups returns a shape for each size of groups that GPUs form, with one group that has the GPUs' common
-// attributes. Groups have 2, 4, 8, … GPUs (see pkg/gpu/topology), at most as many as the GPU's largest group.
-func possibleGroups(of *Shape) (out []*Shape) {
+// attributes. Groups have 2, 4, 8, … GPUs (see pkg/gpu/topology), at most as many as the GPU's largest group. Those with one of
+// the gone GPUs are left out.
+func possibleGroups(of *Shape, gone map[string]bool) (out []*Shape) {
 	members := map[string][]resourceapi.Device{} // By largest group.
 	var order []string
 	for i, d := range of.Spec.Devices {
@@ -109,9 +134,12 @@ func possibleGroups(of *Shape) (out []*Shape) {
 	for _, group := range order {
 		largest, err := gpu.ParseName(group)
 		for size := 2; err == nil && size <= min(largest.Size, len(members[group])); size *= 2 {
-			if !made[size] {
-				made[size] = true
-				out = append(out, shapeOf(of.Spec.Driver, groupOf(members[group][:size])))
+			for some := range slices.Chunk(members[group], size) {
+				lacks := slices.ContainsFunc(some, func(d resourceapi.Device) bool { return gone[d.Name] })
+				if !made[size] && len(some) == size && !lacks {
+					made[size] = true
+					out = append(out, shapeOf(of.Spec.Driver, groupOf(some)))
+				}
 			}
 		}
 	}

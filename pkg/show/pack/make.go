@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/show/why"
 )
 
 // Bounds of the search for a goal.
@@ -46,7 +47,7 @@ func Make(ctx context.Context, c *Cluster, w Goal, o Options) Plan {
 	}
 	best, end, ok := p.search(ctx, left, w)
 	if !ok {
-		plan.Result, plan.Blockers = Blocked, p.blockers(ctx, left, w)
+		plan.Result, plan.Blockers = Blocked, append(p.blockers(ctx, left, w), p.causes(ctx, w)...)
 		p.finish(&plan, p.start(), nil)
 		return plan
 	}
@@ -456,7 +457,6 @@ func (p *planner) unseen() (out []string) {
 // blockers names the units that keep the goal from the nodes that could have it if they could move.
 func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []string) {
 	const most = 8
-	possible := 0
 	for _, n := range nodes {
 		if ctx.Err() != nil {
 			break
@@ -464,7 +464,6 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []st
 		if answer, _ := p.Allocate(ctx, p.node(p.start(), n.Name), released(n.units), w.Claims); answer != ask.Yes {
 			continue
 		}
-		possible++
 		for _, u := range n.units {
 			if len(out) == most {
 				return append(out, "and more")
@@ -477,15 +476,33 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []st
 			}
 		}
 	}
-	switch {
-	case possible > 0 || len(nodes) == 0:
-	case w.Pod == nil:
-		out = append(out, "no node publishes such devices now; if nodes do so only once an object asks (chart value publish), create the pod and name it")
-	default:
-		out = append(out, "no node can allocate it with the devices that are published now, even if it were empty")
-	}
 	if len(nodes) == 0 {
 		out = append(out, "its node selector, affinity or tolerations exclude every node")
+	}
+	return out
+}
+
+// causes says what keeps the goal from nodes apart from the claims of other pods, such as cordons, and devices that are published
+// on demand.
+func (p *planner) causes(ctx context.Context, w Goal) (out []string) {
+	subject := why.Subject{Pod: w.Pod}
+	c := p.c.Cluster
+	if w.Pod == nil {
+		subject.Claim = w.Claims[0]
+	}
+	if w.Class != nil {
+		c.Classes = append(slices.Clone(c.Classes), w.Class)
+	}
+	for _, r := range why.Ask(ctx, &c, subject, why.Options{Driver: p.o.Driver, Brief: true}).Reasons {
+		switch {
+		case r.Text == why.CauseHeld:
+		case len(r.Nodes) == 0:
+			out = append(out, r.Text)
+		case len(r.Nodes) == 1:
+			out = append(out, "node "+r.Nodes[0]+": "+r.Text)
+		default:
+			out = append(out, fmt.Sprintf("%d nodes (%s): %s", len(r.Nodes), ask.List(r.Nodes), r.Text))
+		}
 	}
 	return out
 }

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/view"
@@ -158,7 +160,7 @@ func (e *env) replay(plan pack.Plan, w pack.Goal) error {
 	var cordons []*resourceapi.DeviceTaintRule
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
-			for _, g := range view.GPUsOf(d) {
+			for _, g := range pool.GPUsOf(d) {
 				if slices.Contains(plan.Hold, pack.GPU{Node: *s.Spec.NodeName, Name: g}) {
 					cordons = append(cordons, &resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{
 						DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name}, Taint: taint,
@@ -233,6 +235,30 @@ func TestMake_GroupBlockedByPartition_MovesIt(t *testing.T) {
 	}
 }
 
+// TestMake_FreeGPUCordoned_NamesTheCordon has two GPUs: a pod that cannot move on one, and a cordon on the other.
+func TestMake_FreeGPUCordoned_NamesTheCordon(t *testing.T) {
+	e := newEnv(t)
+	e.node("n1", "hgx-h100", 2)
+	e.start("a", "n1", whytest.GPUs, func(p *corev1.Pod) { p.OwnerReferences = nil })
+	for _, s := range e.Slices {
+		for i, d := range s.Spec.Devices {
+			if slices.Contains(pool.GPUsOf(d), "gpu-0000-43-00-0") {
+				s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+			}
+		}
+	}
+	_, plan := e.make("1", options)
+	const want = "node n1: other claims hold the devices, and its free ones have device taints that the claim does not tolerate: " +
+		"cordoned by an administrator (kubectl gpu uncordon n1/gpu-0000-43-00-0)"
+	if plan.Result != pack.Blocked || !slices.Contains(plan.Blockers, want) {
+		t.Errorf("the plan lacks %q:\n%s", want, plan)
+	}
+	_, plan = e.make("9", options)
+	if plan.Result != pack.Blocked || !slices.Contains(plan.Blockers, "node n1: cannot satisfy the claim, even if it were empty") {
+		t.Errorf("the plan:\n%s", plan)
+	}
+}
+
 // TestMake_RandomClusters_StepsReplay replays each step of plans with the allocator, whose answers the planner shares in no
 // other way. Plans of few units are compared with all sets of units.
 func TestMake_RandomClusters_StepsReplay(t *testing.T) {
@@ -299,7 +325,7 @@ func (e *env) scattered(r *rand.Rand, c *resourceapi.ResourceClaim, node string)
 	names := map[string]bool{}
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
-			for _, g := range view.GPUsOf(d) {
+			for _, g := range pool.GPUsOf(d) {
 				if *s.Spec.NodeName == node {
 					names[g] = true
 				}
@@ -312,7 +338,7 @@ func (e *env) scattered(r *rand.Rand, c *resourceapi.ResourceClaim, node string)
 	}
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
-			if slices.ContainsFunc(view.GPUsOf(d), func(g string) bool { return closed[g] }) && *s.Spec.NodeName == node {
+			if slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return closed[g] }) && *s.Spec.NodeName == node {
 				e.Rules = append(e.Rules, &resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{
 					DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name},
 					Taint:          resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule},
@@ -387,7 +413,7 @@ func (e *env) suffices(w pack.Goal, n *corev1.Node, set []string) bool {
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
 			if *s.Spec.NodeName == n.Name && slices.ContainsFunc(goal[0].Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Device == d.Name }) {
-				for _, g := range view.GPUsOf(d) {
+				for _, g := range pool.GPUsOf(d) {
 					hold[g] = true
 				}
 			}
@@ -397,7 +423,7 @@ func (e *env) suffices(w pack.Goal, n *corev1.Node, set []string) bool {
 	defer func() { e.Rules = rules }()
 	for _, s := range e.Slices {
 		for _, d := range s.Spec.Devices {
-			if *s.Spec.NodeName == n.Name && slices.ContainsFunc(view.GPUsOf(d), func(g string) bool { return hold[g] }) {
+			if *s.Spec.NodeName == n.Name && slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return hold[g] }) {
 				e.Rules = append(e.Rules, &resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{
 					DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name},
 					Taint:          resourceapi.DeviceTaint{Key: "h", Effect: resourceapi.DeviceTaintEffectNoSchedule},

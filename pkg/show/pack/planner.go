@@ -22,7 +22,6 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why"
 )
 
@@ -119,7 +118,7 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 			for _, d := range s.Spec.Devices {
 				p.devices[id][d.Name] = d
 				if s.Spec.Driver == o.Driver {
-					for _, g := range view.GPUsOf(d) {
+					for _, g := range pool.GPUsOf(d) {
 						if _, known := one.gpus[g]; !known {
 							one.gpus[g] = nil
 						}
@@ -160,7 +159,7 @@ func (n *node) idle() (count int) {
 // only selects the devices of the driver all of whose GPUs are in a set. Another cordon of a group's member keeps its taint.
 func (p *planner) only(node string, in sets.Set[GPU]) func(string, resourceapi.Device) bool {
 	return func(driver string, d resourceapi.Device) bool {
-		gpus := view.GPUsOf(d)
+		gpus := pool.GPUsOf(d)
 		return driver == p.o.Driver && len(gpus) > 0 && !slices.ContainsFunc(gpus, func(g string) bool { return !in.Has(GPU{node, g}) })
 	}
 }
@@ -168,7 +167,7 @@ func (p *planner) only(node string, in sets.Set[GPU]) func(string, resourceapi.D
 // any selects the devices of the driver of which one GPU is in a set: those that a cordon taints.
 func (p *planner) any(node string, in sets.Set[GPU]) func(string, resourceapi.Device) bool {
 	return func(driver string, d resourceapi.Device) bool {
-		return driver == p.o.Driver && slices.ContainsFunc(view.GPUsOf(d), func(g string) bool { return in.Has(GPU{node, g}) })
+		return driver == p.o.Driver && slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return in.Has(GPU{node, g}) })
 	}
 }
 
@@ -181,7 +180,7 @@ func (p *planner) gpusOf(claims []*resourceapi.ResourceClaim) []GPU {
 				continue
 			}
 			id := pool.ID{Driver: r.Driver, Pool: r.Pool}
-			for _, g := range view.GPUsOf(p.devices[id][r.Device]) {
+			for _, g := range pool.GPUsOf(p.devices[id][r.Device]) {
 				found.Insert(GPU{p.poolNode[id], g})
 			}
 		}

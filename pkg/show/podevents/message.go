@@ -45,8 +45,8 @@ func Text(a why.Answer, aside []string) string {
 	for _, r := range a.Reasons[:min(len(a.Reasons), mostReasons)] {
 		if len(r.Nodes) > 0 {
 			text := r.Text
-			if text == why.CauseHeld && a.HeldGPUs > 0 {
-				text += fmt.Sprintf(" (%d of %d GPUs, whole or in part)", a.HeldGPUs, a.GPUs)
+			if rest, held := strings.CutPrefix(text, why.CauseHeld); held && a.HeldGPUs > 0 {
+				text = fmt.Sprintf("%s (%d of %d GPUs, whole or in part)%s", why.CauseHeld, a.HeldGPUs, a.GPUs, rest)
 			}
 			parts = append(parts, "on "+nodes(len(r.Nodes))+": "+text)
 		} else {
@@ -74,7 +74,7 @@ func Text(a why.Answer, aside []string) string {
 	}
 	parts = append(parts, aside...)
 	for i, part := range parts {
-		parts[i] = sentence(part)
+		parts[i] = sentence(lastAttempt.ReplaceAllString(part, ""))
 	}
 	return strings.Join(parts, " ")
 }
@@ -123,6 +123,9 @@ func bounded(text, tail string) string {
 	}
 	return text + tail
 }
+
+// lastAttempt is the age of a refusal. The Event has a time of its own, and stays as it is while the age grows.
+var lastAttempt = regexp.MustCompile(` \(last attempt [^()]* ago\)`)
 
 var ages = regexp.MustCompile(`\b[0-9]+ (s|min|h|d)\b`)
 

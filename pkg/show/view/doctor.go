@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -31,16 +32,18 @@ type Level string
 // The levels.
 const (
 	Info Level = "ok"
+	// Note findings name things that people set and that keep devices from claims, such as cordons.
+	Note Level = "note"
 	// Unchecked findings say what was not looked at, and why.
 	Unchecked Level = "not checked"
 	Warning   Level = "warning"
 	Problem   Level = "problem"
 )
 
-// Weight orders levels by the need to act: 0 for Info, 2 for Problem.
+// Weight orders levels by the need to act: 0 for Info and Note, 2 for Problem.
 func (l Level) Weight() int {
 	switch l {
-	case Info:
+	case Info, Note:
 		return 0
 	case Problem:
 		return 2
@@ -154,6 +157,10 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.otherDriver(&out, name, others[name], core)
 		d.node(&out, byName[name], len(others[name]) > 0, core)
 	}
+	if len(only) == 0 {
+		d.rules(&out)
+		d.waiting(&out)
+	}
 	if d.SeenClaims {
 		for _, c := range Claims(d.Objects, nil) {
 			if !wanted(c.Node) {
@@ -170,6 +177,37 @@ func Findings(d Diagnosis, only []string) []Finding {
 	}
 	return out
 }
+
+// rules names the DeviceTaintRules against devices of the driver.
+func (d Diagnosis) rules(out *findings) {
+	for _, r := range d.Rules {
+		s, t := r.Spec.DeviceSelector, r.Spec.Taint
+		if s != nil && ptr.Deref(s.Driver, d.Driver) == d.Driver && t.Effect != resourceapi.DeviceTaintEffectNone {
+			out.add(Note, "DeviceTaintRule "+r.Name, "it taints devices with %s: claims without a toleration do not get them. To end that: kubectl delete devicetaintrule %s",
+				ask.TaintText(resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}), r.Name)
+		}
+	}
+}
+
+// waiting counts the claims that have had no devices for a while.
+func (d Diagnosis) waiting(out *findings) {
+	count, oldest := 0, Claim{}
+	for _, c := range Claims(d.Objects, d.Classes) {
+		if c.State != pending || d.Now.Sub(c.Created.Time) < waitingAfter {
+			continue
+		}
+		if count++; count == 1 || c.Created.Before(&oldest.Created) {
+			oldest = c
+		}
+	}
+	if count > 0 {
+		out.add(Note, "claims", "%d wait for devices; the oldest is %s, %s old: kubectl gpu why claim/%s -n %s",
+			count, oldest, duration.HumanDuration(d.Now.Sub(oldest.Created.Time)), oldest.Name, oldest.Namespace)
+	}
+}
+
+// waitingAfter is the age above which a claim without devices is counted: the scheduler takes a moment.
+const waitingAfter = time.Minute
 
 // unreservedAfter is the age above which a claim without a pod is reported: a pod takes a moment to be reserved.
 const unreservedAfter = 5 * time.Minute
@@ -468,6 +506,8 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 		if effect := cordons[g.PCIAddress]; effect != "" {
 			if free, _ := g.Uncordoned(effect); len(free) > 0 {
 				out.add(Warning, n.Name+"/"+g.Name, "the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied the annotation of the node", len(free))
+			} else {
+				out.add(Note, n.Name+"/"+g.Name, "cordoned by an administrator: no new claim gets it. To end that: kubectl gpu uncordon NODE/GPU")
 			}
 		}
 		if named, all := d.named(g); named > 0 && named < all {

@@ -31,8 +31,8 @@ func GroupFindings(all []Finding) (out []FindingGroup) {
 		out[i].Subjects = append(out[i].Subjects, f.Subject)
 	}
 	rank := func(l Level) int {
-		if l == Warning {
-			return 1 // Before what was not checked, which weighs as much.
+		if l == Warning || l == Note {
+			return 1 // Before what was not checked or is ok, which weighs as much.
 		}
 		return 0
 	}
@@ -63,7 +63,7 @@ func Summary(all []Finding) string {
 	for _, l := range []struct {
 		Level
 		one, many string
-	}{{Problem, "problem", "problems"}, {Warning, "warning", "warnings"}, {Unchecked, "part not checked", "parts not checked"}} {
+	}{{Problem, "problem", "problems"}, {Warning, "warning", "warnings"}, {Unchecked, "part not checked", "parts not checked"}, {Note, "note", "notes"}} {
 		switch n := count[l.Level]; n {
 		case 0:
 		case 1:

@@ -70,7 +70,37 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 	case profile == "":
 		return ""
 	}
-	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s)", profile, strings.Join(profiles, ", "))
+	near := nearest(profile, profiles)
+	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s; the nearest is %s, with the DeviceClass mig-%s.%s)",
+		profile, strings.Join(profiles, ", "), near, deviceclasses.ProfileLabel(near), strings.TrimPrefix(a.Driver, "gpu."))
+}
+
+// nearest returns the smallest of the profiles that has the compute slices and the memory of another, or else the largest.
+// Profiles with extensions such as +me are for special needs, so they come last.
+func nearest(profile string, all []string) string {
+	type size struct{ compute, memory, extended int }
+	of := func(profile string) (s size) {
+		_, _ = fmt.Sscanf(profile, "%dg.%dgb", &s.compute, &s.memory) // A profile of another form has no size.
+		if strings.ContainsAny(profile, "+-") {
+			s.extended = 1
+		}
+		return s
+	}
+	asked := of(profile)
+	lacks := func(s size) int {
+		if s.compute < asked.compute || s.memory < asked.memory {
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(all, func(x, y string) int {
+		a, b := of(x), of(y)
+		order := cmp.Or(cmp.Compare(a.memory, b.memory), cmp.Compare(a.compute, b.compute))
+		if lacks(a) == 1 && lacks(b) == 1 {
+			order = -order
+		}
+		return cmp.Or(lacks(a)-lacks(b), order, a.extended-b.extended)
+	})
 }
 
 // byNode returns the driver's slices of each node.

@@ -47,6 +47,8 @@ type Answer struct {
 	HeldGPUs int `json:"heldGPUs,omitempty"`
 	// Cures are the smallest changes after which a node can; the smallest is first.
 	Cures []Cure `json:"cures,omitempty"`
+	// Change says how the subject gets other claims, if a cure changes them.
+	Change string `json:"change,omitempty"`
 	// Notes are remarks about the objects, such as parameters that Prepare refuses.
 	Notes []string `json:"notes,omitempty"`
 	// Devices are the obstacles of the devices of one node of each shape, if asked for.
@@ -111,12 +113,36 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 	a.Result, a.Summary = Settled, a.Subject+" asks for no device through DRA."
 	if len(w.allocated) > 0 {
 		a.Summary = fmt.Sprintf("%s: nothing is left to allocate.", a.Subject)
+		if closed := a.closed(c, s, w); len(closed) > 0 {
+			a.wait("its claims have devices, and the nodes of these devices do not take it", closed...)
+		}
 	}
 	for _, claim := range w.allocated {
 		a.Reasons = append(a.Reasons, Reason{Text: allocation(claim)})
 	}
 	a.Reasons = append(a.Reasons, otherReasons("the scheduler reports: ", s.Pod, c.Events)...)
 	return true
+}
+
+// closed says why the nodes of the allocated claims do not take the pod. It is empty if one does, or if none is known.
+func (a *Answer) closed(c *Cluster, s Subject, w wanted) (out []Reason) {
+	if s.Pod == nil {
+		return nil
+	}
+	for _, n := range c.Nodes {
+		if n == nil || slices.ContainsFunc(w.allocated, func(claim *resourceapi.ResourceClaim) bool {
+			selector := claim.Status.Allocation.NodeSelector
+			return selector != nil && !ask.Matches(n, nil, nil, selector)
+		}) {
+			continue
+		}
+		text := excluded(n, s.Pod, w)
+		if text == "" {
+			return nil
+		}
+		out = append(out, Reason{Text: text, Nodes: []string{n.Name}})
+	}
+	return out
 }
 
 // allocation says which devices a claim has, and for whom.
@@ -152,7 +178,7 @@ func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
 	slices.Sort(a.Fits)
 	switch {
 	case text != "":
-		a.wait("the scheduler gives up", Reason{Text: ask.Failure(text)})
+		a.wait("the scheduler's attempt fails", Reason{Text: ask.Failure(text)})
 		a.Fits = nil
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
@@ -239,6 +265,9 @@ func (a Answer) String() string {
 			at = "then"
 		}
 		fmt.Fprintf(&b, "  - %s; %s it fits on %s\n", c.Text, at, ask.List(c.Nodes))
+	}
+	if a.Change != "" {
+		fmt.Fprintf(&b, "%s.\n", a.Change)
 	}
 	if a.Result == Waits && len(a.Cures) == 0 && a.JudgedBy != "" {
 		fmt.Fprintln(&b, "No single change was found that lets it fit.")

@@ -79,7 +79,7 @@ func TestAsk_GPUsHeld_AreCounted(t *testing.T) {
 		"a group": {func(e *env) {
 			e.Start(claim("a", gpus, 1), "n1")
 			e.Start(claim("b", group(e), 1), "n2")
-		}, 0, 0},
+		}, 5, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -139,6 +139,7 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 		"class of a profile that no GPU has": {"hgx-h100", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, "mig-2g.24gb.nvidia.com")} },
 			why.Waits, []string{
 				"  - request gpu: no GPU of the cluster has the MIG profile 2g.24gb (its profiles are 1g.10gb, 1g.10gb+me, 1g.20gb",
+				"; the nearest is 3g.40gb, with the DeviceClass mig-3g.40gb.nvidia.com)",
 				"), so there is no DeviceClass mig-2g.24gb.nvidia.com",
 			}, []string{"note: request gpu: there is no DeviceClass"}},
 		"class of a profile while no node publishes partitions": {"a30", func(e *env) why.Subject {

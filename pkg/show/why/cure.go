@@ -33,6 +33,8 @@ type Cure struct {
 	Release []string `json:"release,omitempty"`
 	// Claims are the changed claims, if the claims must change; otherwise nil.
 	Claims []*resourceapi.ResourceClaim `json:"-"`
+	// Outside means that a thing beside the claims can change instead, such as a cordon.
+	Outside bool `json:"-"`
 }
 
 // relaxation is one change of the claims.
@@ -43,6 +45,8 @@ type relaxation struct {
 	group string
 	// amount is set if less of a capacity is asked for.
 	amount *amount
+	// outside means that a thing beside the claims can change instead, such as a cordon.
+	outside bool
 }
 
 // amount is a capacity of a request, and the amount to ask for. above is a larger amount, which does not help if another
@@ -239,7 +243,7 @@ func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation
 				continue
 			}
 			if found[i] == nil {
-				c.Claims = changes[i].claims
+				c.Claims, c.Outside = changes[i].claims, changes[i].outside
 				if c.Text == "" {
 					c.Text = changes[i].text
 				} else {
@@ -295,7 +299,7 @@ func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.R
 // capacity, another class.
 func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim) (out []relaxation) {
 	for _, t := range taintsOf(shapes) {
-		out = append(out, relaxation{text: a.taintCure(t), claims: withTolerations(claims, &t)})
+		out = append(out, relaxation{text: a.taintCure(t), claims: withTolerations(claims, &t), outside: true})
 	}
 	change := func(claim, request int, group, text string, f func(q *resourceapi.ExactDeviceRequest)) {
 		changed := copies(claims)

@@ -178,6 +178,16 @@ func taint(e *env, value string, devices ...int) {
 	}
 }
 
+func cordon(e *env, name string) {
+	for _, s := range e.Slices {
+		for i, d := range s.Spec.Devices {
+			if slices.Contains(pool.GPUsOf(d), name) {
+				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+			}
+		}
+	}
+}
+
 // TestAnswer_EscapeInSelector_IsNotPrinted has a selector that a terminal would interpret.
 func TestAnswer_EscapeInSelector_IsNotPrinted(t *testing.T) {
 	e := newEnv(t)
@@ -261,6 +271,36 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Waits, []string{
 			"  - node n2: other claims hold the devices",
 			"  - node n1: publishes no such devices now, and does while the claim waits (chart value publish)",
+		}},
+		"a free GPU beside a held one, that could be cut": {func(e *env) why.Subject {
+			e.publish("n1", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]")
+			e.Start(claim("train-0", gpus, 1), "n1")
+			return why.Subject{Claim: claim("asked", small, 1)}
+		}, why.Waits, []string{
+			"  - node n1: has free GPUs beside those of other claims, and publishes such devices of them while the claim waits (chart value publish)",
+		}},
+		"a free GPU that could be cut, and is unhealthy": {func(e *env) why.Subject {
+			e.publish("n1", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]")
+			e.Start(claim("train-0", gpus, 1), "n1")
+			taint(e, "lost", 1)
+			return why.Subject{Claim: claim("asked", small, 1)}
+		}, why.Waits, []string{
+			"  - node n1: other claims hold the devices, and its free ones have device taints that the claim does not tolerate: unhealthy (lost; kubectl gpu doctor says what to do)",
+		}},
+		"a free GPU that is cordoned": {func(e *env) why.Subject {
+			cordon(e, "gpu-0000-43-00-0")
+			e.Start(claim("train-0", gpus, 1), "n1")
+			return why.Subject{Pod: waiting(e)}
+		}, why.Waits, []string{
+			"  - node n1: other claims hold the devices, and its free ones have device taints that the claim does not tolerate: " +
+				"cordoned by an administrator (kubectl gpu uncordon n1/gpu-0000-43-00-0)",
+			"  - claim team-a/train-0 (pod train-0, 3 h) must end (wait until it ends); then it fits on n1",
+		}},
+		"slices of a node that are missing now": {func(e *env) why.Subject {
+			e.Slices = slices.DeleteFunc(e.Slices, func(s *resourceapi.ResourceSlice) bool { return len(s.Spec.SharedCounters) > 0 })
+			return why.Subject{Pod: waiting(e)}
+		}, why.Waits, []string{
+			"  - node n1: has no devices now, because some of its slices are missing, as while its plugin publishes",
 		}},
 		"a selector for another model": {func(e *env) why.Subject {
 			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
@@ -379,11 +419,18 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Waits, []string{
 			"pod team-a/p waits: a claim is missing.",
 			"  - the claim of ResourceClaimTemplate t could not be created (last attempt 3 min ago): create ResourceClaim: resourceclaims \"p-gpu-\" is forbidden: " +
-				"exceeded quota: gpus, requested: count/resourceclaims.resource.k8s.io=1, used: 2, limited: 2; end other pods or claims of the namespace",
+				"exceeded quota: gpus, requested: count/resourceclaims.resource.k8s.io=1, used: 2, limited: 2; end other pods or claims of the namespace, or have the quota raised",
 		}},
 		"a webhook refuses the claim": {func(e *env) why.Subject {
 			return why.Subject{Pod: refused(e, `admission webhook "a.example.com" denied the request: no`)}
-		}, why.Waits, []string{"admission webhook \"a.example.com\" denied the request: no; correct the template, and create the pod again"}},
+		}, why.Waits, []string{"admission webhook \"a.example.com\" denied the request: no; correct what it names. " +
+			"Templates do not change: replace it (kubectl replace --force), then create the pod again"}},
+		"a quota that is smaller than the claim": {func(e *env) why.Subject {
+			p := refused(e, `resourceclaims "p-gpu-" is forbidden: exceeded quota: none, requested: a/devices=1,b/devices=2, used: a/devices=0,b/devices=0, limited: a/devices=1,b/devices=1`)
+			p.UID = "1"
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"limited: a/devices=1,b/devices=1; have the quota raised, or ask for less: it is too small even without other pods. " +
+			"Kubernetes tries again within 17 min, or at once after: kubectl -n team-a annotate pod p retry=1 --overwrite"}},
 		"an allocated claim": {func(e *env) why.Subject {
 			c := claim("train-0", gpus, 1)
 			e.Start(c, "n1")
@@ -427,7 +474,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
 				q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].absent == "x"`)
 			})}
-		}, why.Waits, []string{"pod team-a/p waits: the scheduler gives up.", "no such key: absent"}},
+		}, why.Waits, []string{"pod team-a/p waits: the scheduler's attempt fails.", "no such key: absent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
