@@ -68,7 +68,10 @@ func gpuRow(g view.GPU) record {
 	free, fragmented := "-", "-"
 	if g.MemorySlices > 0 {
 		free = fmt.Sprintf("%d/%d", g.FreeSlices, g.MemorySlices)
-		fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
+		// A GPU that is closed to new claims, or free as a whole, is not fragmented.
+		if closed := g.Health != "" || len(g.Taints) > 0; !closed && (g.UsableSlices > 0 || g.FreeSlices < g.MemorySlices) {
+			fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
+		}
 	}
 	return record{
 		name: g.Node + "/" + g.Name, object: g,

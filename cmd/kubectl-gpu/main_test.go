@@ -506,6 +506,9 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 	if out := must("ls", "n1"); strings.Count(out, "cordoned") != 1 || strings.Count(out, "drained") != 1 {
 		t.Errorf("cordoned GPUs are not marked once each:\n%s", out)
 	}
+	if out := must("ls", "n1", "-o", "wide"); strings.Contains(out, "100%") {
+		t.Errorf("a cordoned GPU without claims is fragmented:\n%s", out)
+	}
 	if out := must("uncordon", first); !strings.Contains(out, "uncordoned") || strings.Contains(must("ls"), "cordoned") {
 		t.Errorf("uncordon of one GPU of two: %s", out)
 	}
