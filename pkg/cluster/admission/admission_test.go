@@ -658,3 +658,25 @@ func newModels(t testing.TB, models int) *ClusterView {
 	v.Timeout = time.Minute
 	return v
 }
+
+// TestReview_CutShort_NextOneKnowsTheResult has reviews without time for a search.
+func TestReview_CutShort_NextOneKnowsTheResult(t *testing.T) {
+	v := newView(t, time.Nanosecond, "hgx-h100")
+	r := asked(t, of("gpu.nvidia.com", ", count: 9"))
+	if got := Review(t.Context(), v, r, Options{}); !got.Allowed || !slices.Contains(got.Warnings, CutShort) {
+		t.Fatalf("the first review is not cut short: %q", got.Warnings)
+	}
+	ended := time.After(time.Minute)
+	for {
+		got := Review(t.Context(), v, r, Options{})
+		if slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, "it asks for 9 devices; no node") }) {
+			return
+		}
+		select {
+		case <-ended:
+			t.Fatalf("no later review has the result: %q", got.Warnings)
+		case v.finishing <- struct{}{}: // The search has ended.
+			<-v.finishing
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/gpu"
@@ -56,10 +57,37 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	defer cancel()
 	text = v.search(ctx, ours, requests)
 	if ctx.Err() != nil { // Even a negative result may not name the right cause.
+		v.finish(key, ours, requests)
 		return "", false
 	}
 	v.feasible.Add(key, text)
 	return text, true
+}
+
+// finishTimeout is the limit of a search that goes on after its review was answered.
+const finishTimeout = 10 * time.Second
+
+// finish goes on with a search, so that the next review of an alike claim has its result. On a loaded machine the time of a
+// review can pass without work. One search goes on at a time.
+func (v *ClusterView) finish(key string, ours resourceapi.DeviceClaim, requests []request) {
+	select {
+	case v.finishing <- struct{}{}:
+	default:
+		return
+	}
+	go func() {
+		defer func() { <-v.finishing }()
+		defer func() {
+			if problem := recover(); problem != nil { // The review that began it is answered.
+				klog.Background().Error(fmt.Errorf("%v", problem), "Search for a claim's devices failed")
+			}
+		}()
+		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
+		defer cancel()
+		if text := v.search(ctx, ours, requests); ctx.Err() == nil {
+			v.feasible.Add(key, text)
+		}
+	}()
 }
 
 // question is equal for claims with equal requests and classes, because many claims are alike.

@@ -45,6 +45,8 @@ type ClusterView struct {
 	probes []probe
 	// feasible caches the results of the search, by question.
 	feasible *lru.Cache
+	// finishing has an element while a search goes on that a review did not wait for.
+	finishing chan struct{}
 }
 
 // NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
@@ -52,7 +54,7 @@ type ClusterView struct {
 func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterView {
 	v := &ClusterView{
 		Asker: asker, driver: driver, pools: pools, Timeout: searchTimeout,
-		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256),
+		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256), finishing: make(chan struct{}, 1),
 	}
 	for _, p := range pools {
 		v.empty = append(v.empty, ask.Empty(p))
