@@ -31,9 +31,9 @@ func newSlices(f *factory) *cobra.Command {
 		Short: "List ResourceSlices, merged by pool",
 		Long: "List the driver's pools: generation, slices, devices. A pool is complete if all slices of its newest generation\n" +
 			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.\n\n" +
-			"--board and --from-node print the slices of a node that does not exist yet, for autoscalers: as yaml, json or\n" +
+			"--board, --instance and --from-node print the slices of a node that does not exist yet, for autoscalers: as yaml, json or\n" +
 			"karpenter. The assumptions about this node go to the error output.",
-		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100 -o karpenter",
+		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100 -o karpenter\n  kubectl gpu slices --instance p5.48xlarge",
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)

@@ -17,23 +17,29 @@ import (
 )
 
 // prediction has the flags of slices for a node that does not exist yet.
-type prediction struct{ board, node string }
+type prediction struct{ board, instance, node string }
 
 func (p *prediction) addFlags(c *cobra.Command) {
 	c.Flags().StringVar(&p.board, "board", "",
 		"Print the slices of a new node with this board instead. One of: ("+strings.Join(nodetemplate.Boards(), ", ")+").")
+	c.Flags().StringVar(&p.instance, "instance", "", "Print the slices of a new node of this instance type of a cloud instead, such as p5.48xlarge.")
 	c.Flags().StringVar(&p.node, "from-node", "", "Print the slices of a new node like this one instead.")
 }
 
-func (p prediction) wanted() bool { return p.board != "" || p.node != "" }
+func (p prediction) wanted() bool { return p != prediction{} }
+
+// single reports whether at most one flag is set.
+func (p prediction) single() bool {
+	return p == prediction{board: p.board} || p == prediction{instance: p.instance} || p == prediction{node: p.node}
+}
 
 // templateName is the name of a predicted node.
 const templateName = "template"
 
 // predict prints the slices of a new node as YAML, JSON or for Karpenter, and the assumptions to the error output.
 func (f *factory) predict(ctx context.Context, o *output, p prediction, args []string) error {
-	if len(args) > 0 || p.board != "" && p.node != "" {
-		return usageError{errors.New("--board and --from-node exclude each other and names of nodes")}
+	if len(args) > 0 || !p.single() {
+		return usageError{errors.New("--board, --instance and --from-node exclude each other and names of nodes")}
 	}
 	karpenter := *o.flags.OutputFormat == "karpenter"
 	if !karpenter {
@@ -70,9 +76,15 @@ func (f *factory) predict(ctx context.Context, o *output, p prediction, args []s
 
 // template returns the slices of a new node, and prints what it assumes.
 func (f *factory) template(ctx context.Context, p prediction) (t nodetemplate.Template, err error) {
-	if p.board == "" {
+	switch {
+	case p.board != "":
+		t, err = nodetemplate.FromBoard(p.board, f.driver, templateName)
+	case p.instance != "":
+		t, err = nodetemplate.FromInstance(p.instance, f.driver, templateName)
+	default:
 		t, err = f.templateFrom(ctx, p.node)
-	} else if t, err = nodetemplate.FromBoard(p.board, f.driver, templateName); err != nil {
+	}
+	if err != nil && p.node == "" {
 		err = usageError{err}
 	}
 	if err != nil {

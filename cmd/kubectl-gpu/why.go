@@ -47,15 +47,19 @@ func newWhy(f *factory) *cobra.Command {
 	w.output = f.addOutput(c)
 	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
 	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
-	c.Flags().StringVar(&w.board, "board", "",
+	c.Flags().StringVar(&w.planned.board, "board", "",
 		"Judge by an empty node with this board, without a cluster. One of: ("+strings.Join(nodetemplate.Boards(), ", ")+").")
+	c.Flags().StringVar(&w.planned.instance, "instance", "", "The same for an instance type of a cloud, such as p5.48xlarge.")
 	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit, "Time for an answer. The answer says where it is undecided.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 == (w.file == "") {
 			return usageError{errors.New("name a pod or claim, or give a file with -f")}
 		}
-		if w.board != "" && w.file == "" {
-			return usageError{errors.New("--board needs the objects of a file: give it with -f")}
+		if w.planned.wanted() && w.file == "" {
+			return usageError{errors.New("--board and --instance need the objects of a file: give it with -f")}
+		}
+		if !w.planned.single() {
+			return usageError{errors.New("--board and --instance exclude each other")}
 		}
 		if w.limit <= 0 {
 			return usageError{errors.New("--time-limit must be more than 0")}
@@ -68,7 +72,7 @@ func newWhy(f *factory) *cobra.Command {
 type whyCommand struct {
 	*output
 	file    string
-	board   string
+	planned prediction
 	devices bool
 	limit   time.Duration
 }
@@ -84,8 +88,8 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if w.board != "" {
-		cluster, err := w.planned(ctx)
+	if w.planned.wanted() {
+		cluster, err := w.plannedCluster(ctx)
 		if err != nil {
 			return err
 		}
@@ -178,9 +182,9 @@ func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
 	return m, nil
 }
 
-// planned returns a cluster of one empty node with a board, and the classes of the chart and the controller.
-func (w *whyCommand) planned(ctx context.Context) (*why.Cluster, error) {
-	t, err := w.template(ctx, prediction{board: w.board})
+// plannedCluster returns a cluster of one empty node with a board, and the classes of the chart and the controller.
+func (w *whyCommand) plannedCluster(ctx context.Context) (*why.Cluster, error) {
+	t, err := w.template(ctx, w.planned)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,13 @@ func boardsPage() (string, error) {
 		cells := boardRow(t)
 		row(&b, append([]string{"`" + name + "`"}, cells...)...)
 	}
+	b.WriteString("\n## Instance types of clouds\n\n" +
+		"`kubectl gpu slices --instance NAME` and `kubectl gpu why --instance NAME -f FILE` take these instance types for a board, with so many of its GPUs. " +
+		"Models and numbers come from the pages of the providers. PCI addresses, NUMA nodes and NVLinks are the board's. No instance of a cloud was looked at.\n\n" +
+		"| instance type | board | GPUs |\n| --- | --- | --- |\n")
+	for _, i := range nodetemplate.Instances() {
+		row(&b, "`"+i.Name+"`", "`"+i.Board+"`", strconv.Itoa(i.GPUs))
+	}
 	return b.String(), nil
 }
 

@@ -45,6 +45,10 @@ func FromBoard(name, driver, node string) (Template, error) {
 	if err != nil {
 		return Template{}, err
 	}
+	return predicted(s, driver, node), nil
+}
+
+func predicted(s gpu.Snapshot, driver, node string) Template {
 	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
 		Sharing: sharing.Node{MPS: true},
@@ -62,7 +66,7 @@ func FromBoard(name, driver, node string) (Template, error) {
 		"the new node publishes all partitions and groups, as with publish: [], or by default once objects ask for them",
 		"there are no settings for sharing, MPS is on, MIG modes change without a reset of the GPU only, and Kubernetes has all features of 1.36",
 	}, out.Assumptions...)
-	return out, nil
+	return out
 }
 
 func load(name string) (gpu.Snapshot, error) {

@@ -347,3 +347,34 @@ func TestKarpenter_Partitions_AreBoundToTheirGPU(t *testing.T) {
 		}
 	}
 }
+
+// TestInstances_EachType_HasABoardWithSoManyGPUs reads the whole table.
+func TestInstances_EachType_HasABoardWithSoManyGPUs(t *testing.T) {
+	all := Instances()
+	for i, one := range all {
+		predicted, err := FromInstance(strings.ToUpper(one.Name), "gpu.nvidia.com", "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gpus, groups := 0, 0
+		for _, s := range predicted.Slices {
+			for _, d := range s.Spec.Devices {
+				switch *d.Attributes["type"].StringValue {
+				case "gpu":
+					gpus++
+				case "nvlink-group":
+					groups++
+				}
+			}
+		}
+		if gpus != one.GPUs || gpus == 0 || gpus == 1 && groups > 0 {
+			t.Errorf("%s of board %s has %d GPUs and %d groups, want %d GPUs", one.Name, one.Board, gpus, groups, one.GPUs)
+		}
+		if i > 0 && all[i-1].Name == one.Name {
+			t.Errorf("%s is there twice", one.Name)
+		}
+	}
+	if len(all) < 40 {
+		t.Errorf("%d instance types", len(all))
+	}
+}
