@@ -16,6 +16,9 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
+// Files of the engine in its directory.
+const stateFile, eventsFile = "state.json", "events"
+
 // Root is a machine in a directory.
 type Root struct {
 	// Path is absolute.
@@ -38,6 +41,8 @@ type Options struct {
 	Bare bool
 	// Without lists NVML functions that the installed library lacks.
 	Without []string
+	// Origin is stored in the machine: see engine.State.
+	Origin string
 }
 
 // Open returns the machine in a directory, or engine.ErrNoMachine.
@@ -76,27 +81,94 @@ func (r *Root) sync(s *engine.State) error {
 }
 
 // Up makes a machine in an empty or new directory. After an error it removes its files.
-func Up(dir string, o Options) (_ *Root, err error) {
+func Up(dir string, o Options) (*Root, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	profile, err := profiles.Load(o.Profile)
+	state, files, err := o.contents()
 	if err != nil {
 		return nil, err
+	}
+	if err := claim(abs); err != nil {
+		return nil, err
+	}
+	return create(abs, state, files)
+}
+
+// Replace makes another machine in the directory of one. Directories of both stay the same ones, because containers can have
+// them mounted. After an error in between, no machine is left.
+func Replace(dir string, o Options) (*Root, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := os.Lstat(filepath.Join(abs, engine.Dir)); err != nil || !st.IsDir() {
+		return nil, fmt.Errorf("%w in %s: nothing was replaced", engine.ErrNoMachine, abs)
+	}
+	state, files, err := o.contents()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := Plan(state)
+	if err != nil {
+		return nil, err
+	}
+	stay := map[string]bool{rootItself: true, engine.Dir: true}
+	for _, e := range withParents(entries) {
+		stay[e.Path] = e.Kind == Dir
+	}
+	made, err := readManifest(abs)
+	if err != nil {
+		return nil, err
+	}
+	// The state goes first: without it, NVML has no driver, as between two boards. The lock stays, because others can hold it.
+	if err := removeAll(abs, []string{path.Join(engine.Dir, stateFile), path.Join(engine.Dir, stateFile+".tmp"), path.Join(engine.Dir, eventsFile)}); err != nil {
+		return nil, err
+	}
+	if err := removeAll(abs, slices.DeleteFunc(slices.Clone(made), func(p string) bool { return stay[p] })); err != nil {
+		return nil, err
+	}
+	return create(abs, state, files)
+}
+
+// Refresh installs the library and the programs again where they differ, and keeps the machine.
+func (r *Root) Refresh(o Options) error {
+	s, err := r.State()
+	if err != nil {
+		return err
+	}
+	files, err := o.files(s.Profile.Driver.Version)
+	if err != nil {
+		return err
+	}
+	return install(r.Path, files)
+}
+
+// contents returns the first state and the files to install.
+func (o Options) contents() (*engine.State, map[string][]byte, error) {
+	profile, err := profiles.Load(o.Profile)
+	if err != nil {
+		return nil, nil, err
 	}
 	if o.DriverVersion != "" {
 		profile.Driver.Version = o.DriverVersion
 		if err := profile.Validate(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	state, err := engine.New(profile, o.Seed, o.GPUs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	state.AbsentSymbols = o.Without
+	state.AbsentSymbols, state.Origin = o.Without, o.Origin
 	state.Bare, state.UVMMissing, state.NodesMissing = o.Bare, o.Bare, o.Bare
+	files, err := o.files(profile.Driver.Version)
+	return state, files, err
+}
+
+// files returns the files to install, by path in the root.
+func (o Options) files(driverVersion string) (map[string][]byte, error) {
 	library, err := readLibrary(o.Library, o.Without)
 	if err != nil {
 		return nil, err
@@ -105,26 +177,23 @@ func Up(dir string, o Options) (_ *Root, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := claim(abs); err != nil {
-		return nil, err
-	}
+	return map[string][]byte{
+		filepath.Join(LibDir, "libnvidia-ml.so."+driverVersion): library,
+		filepath.Join(BinDir, "nvidia-smi"):                     smi,
+		filepath.Join(BinDir, mpsProgram):                       smi, // Its name selects the program.
+		filepath.Join(BinDir, ModprobeProgram):                  smi,
+	}, nil
+}
+
+// create makes a machine in a directory that claim marked. After an error it removes all files.
+func create(abs string, state *engine.State, files map[string][]byte) (*Root, error) {
 	r := at(abs)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, Down(abs))
-		}
-	}()
-	installed := map[string][]byte{
-		filepath.Join(LibDir, "libnvidia-ml.so."+profile.Driver.Version): library,
-		filepath.Join(BinDir, "nvidia-smi"):                              smi,
-		filepath.Join(BinDir, mpsProgram):                                smi, // Its name selects the program.
-		filepath.Join(BinDir, ModprobeProgram):                           smi,
+	err := install(abs, files)
+	if err == nil {
+		err = r.Create(state)
 	}
-	if err := install(abs, installed); err != nil {
-		return nil, err
-	}
-	if err := r.Create(state); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, Down(abs))
 	}
 	return r, nil
 }
@@ -151,13 +220,29 @@ func claim(abs string) error {
 	return writeManifest(abs, manifest)
 }
 
+// install writes files, and keeps all others.
 func install(abs string, files map[string][]byte) error {
 	var entries []Entry
 	for p, content := range files {
 		entries = append(entries, Entry{Path: p, Kind: File, Mode: 0o755, Content: content})
 	}
 	entries = withParents(entries)
-	return converge(abs, entries)
+	all, err := readManifest(abs)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		all = append(all, e.Path)
+	}
+	if err := writeManifest(abs, all); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := e.make(filepath.Join(abs, e.Path)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Down removes the files of Up and of later changes, and keeps all others.
@@ -173,7 +258,7 @@ func Down(dir string) error {
 	if err != nil {
 		return err
 	}
-	own := []string{"state.json", "state.json.tmp", "lock", "events"}
+	own := []string{stateFile, stateFile + ".tmp", "lock", eventsFile}
 	for _, name := range own {
 		made = append(made, filepath.Join(engine.Dir, name))
 	}

@@ -333,3 +333,89 @@ func TestLoad_BareMachine_HasNodesAndModule(t *testing.T) {
 		simtest.Change(t, r, (*engine.State).Reboot)
 	}
 }
+
+// TestReplace_OtherBoard_KeepsDirectoriesThatContainersMount compares the machine with a new one of the same board.
+func TestReplace_OtherBoard_KeepsDirectoriesThatContainersMount(t *testing.T) {
+	r := simtest.Root(t, "hgx-h100", nil)
+	simtest.Change(t, r, func(s *engine.State) { s.Remove(&s.GPUs[3]) })
+	smi := filepath.Join(r.Path, driverroot.BinDir, "nvidia-smi")
+	next := driverroot.Options{Profile: "l40s-4", GPUs: 2, Seed: "n", Origin: "mine", Library: copyOf(t, r.Library), SMI: copyOf(t, smi)}
+	inode := func(p string) uint64 {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(r.Path, p), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	mounted := []string{".", "dev", "proc", "sys", engine.Dir}
+	var before, after []uint64
+	for _, p := range mounted {
+		before = append(before, inode(p))
+	}
+	replaced, err := driverroot.Replace(r.Path, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range mounted {
+		after = append(after, inode(p))
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("the directories %v are others:\n%s", mounted, diff)
+	}
+	fresh, err := driverroot.Up(filepath.Join(t.TempDir(), "fresh"), next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tree(t, fresh.Path), tree(t, r.Path)); diff != "" {
+		t.Errorf("(-new machine +replaced)\n%s", diff)
+	}
+	if s, err := replaced.State(); err != nil || s.Origin != "mine" || len(s.OnBus()) != 2 {
+		t.Errorf("the state is %+v, %v", s, err)
+	}
+	if err := driverroot.Down(r.Path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driverroot.Replace(r.Path, next); !errors.Is(err, engine.ErrNoMachine) {
+		t.Errorf("in an empty directory: %v", err)
+	}
+	if _, err := os.Lstat(r.Path); err == nil && len(tree(t, r.Path)) > 1 {
+		t.Errorf("left: %v", tree(t, r.Path))
+	}
+}
+
+func TestRefresh_OtherLibrary_KeepsMachine(t *testing.T) {
+	r := simtest.Root(t, "t4-1", nil)
+	smi := filepath.Join(r.Path, driverroot.BinDir, "nvidia-smi")
+	next := driverroot.Options{Library: copyOf(t, r.Library), SMI: filepath.Join(t.TempDir(), "smi")}
+	if err := os.WriteFile(next.SMI, []byte("newer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	simtest.Change(t, r, func(s *engine.State) { s.GPUs[0].Lost = true })
+	before := tree(t, r.Path)
+	if err := r.Refresh(next); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(smi); err != nil || string(got) != "newer" {
+		t.Errorf("nvidia-smi is %d bytes, %v", len(got), err)
+	}
+	if diff := cmp.Diff(before, tree(t, r.Path)); diff != "" {
+		t.Errorf("(-before +after)\n%s", diff)
+	}
+	if s, err := r.State(); err != nil || !s.GPUs[0].Lost {
+		t.Errorf("the GPU is not lost any more: %v", err)
+	}
+}
+
+// copyOf copies a file of a machine that the test removes.
+func copyOf(t *testing.T, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), filepath.Base(file))
+	if err := os.WriteFile(to, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}

@@ -25,6 +25,9 @@ type State struct {
 	// Seed determines UUIDs and serial numbers, so that two machines of a profile can differ.
 	Seed   string `json:"seed,omitempty"`
 	BootID string `json:"bootID"`
+	// Origin is a text of the program that made the machine, with which it finds its own settings again. The engine does not
+	// read it.
+	Origin string `json:"origin,omitempty"`
 	Boots  int    `json:"boots"`
 	// DriverLoaded means that the kernel module is loaded.
 	DriverLoaded bool `json:"driverLoaded"`
