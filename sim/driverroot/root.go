@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Files of the engine in its directory.
-const stateFile, eventsFile = "state.json", "events"
+// stateFile is the engine's file in its directory.
+const stateFile = "state.json"
 
 // Root is a machine in a directory.
 type Root struct {
@@ -122,8 +122,9 @@ func Replace(dir string, o Options) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The state goes first: without it, NVML has no driver, as between two boards. The lock stays, because others can hold it.
-	if err := removeAll(abs, []string{path.Join(engine.Dir, stateFile), path.Join(engine.Dir, stateFile+".tmp"), path.Join(engine.Dir, eventsFile)}); err != nil {
+	// The state goes first: without it, NVML has no driver, as between two boards. The lock stays, because others can hold it,
+	// and so do the events, in which others have positions.
+	if err := removeAll(abs, []string{path.Join(engine.Dir, stateFile), path.Join(engine.Dir, stateFile+".tmp")}); err != nil {
 		return nil, err
 	}
 	if err := removeAll(abs, slices.DeleteFunc(slices.Clone(made), func(p string) bool { return stay[p] })); err != nil {
@@ -258,7 +259,7 @@ func Down(dir string) error {
 	if err != nil {
 		return err
 	}
-	own := []string{stateFile, stateFile + ".tmp", "lock", eventsFile}
+	own := []string{stateFile, stateFile + ".tmp", "lock", "events"}
 	for _, name := range own {
 		made = append(made, filepath.Join(engine.Dir, name))
 	}
