@@ -177,7 +177,7 @@ func conform(t *testing.T, manifests string) {
 // cases are the value sets of testdata/values; each has a golden with the same name. The chart's own choice of the
 // API version is visible only on a cluster: helm template can add versions to its built-in ones, but not remove any.
 var cases = []string{
-	"default", "simulated", "nvidia-chart", "nvidia-values", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything", "openshift",
+	"default", "simulated", "simulator", "nvidia-chart", "nvidia-values", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything", "openshift",
 }
 
 func TestChart_Lint_Passes(t *testing.T) {

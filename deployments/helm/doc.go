@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package helm tests the chart in this directory. The chart must pass helm lint,
+// Package helm tests the charts in this directory. The driver's chart must pass helm lint,
 // its manifests must match the goldens and the API's schemas, and its README must
 // list its values. Tests also cover the decisions of its admission policies and
 // the matching of its webhooks.
@@ -19,6 +19,7 @@
 package helm
 
 //go:generate go run ./gen readme gpu-dra-driver
+//go:generate go run ./gen readme gpu-simulator
 //go:generate go run ./gen attributes gpu-dra-driver
 //go:generate go run ./gen faults gpu-dra-driver
 //go:generate go run ./dashboards gpu-dra-driver/monitoring/dashboards

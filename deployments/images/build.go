@@ -165,11 +165,18 @@ func (b builder) compile(ctx context.Context, im image, bin binary, p platform) 
 		if bin.static {
 			extra += " -static"
 		}
+		if bin.soname != "" {
+			extra += " -Wl,-soname," + bin.soname
+		}
 		ldflags += " '-extldflags=" + extra + "'"
+	}
+	mode := "exe"
+	if bin.soname != "" {
+		mode = "c-shared"
 	}
 	fmt.Fprintf(b.progress, "building %s for %s\n", bin.pkg, p.arch)
 	_, err = b.goCommand(ctx, bin.dir, p.env(bin), "build", "-trimpath", "-buildvcs=false", buildTags,
-		"-ldflags="+ldflags, "-o", out, bin.pkg)
+		"-buildmode="+mode, "-ldflags="+ldflags, "-o", out, bin.pkg)
 	return out, err
 }
 

@@ -3,6 +3,8 @@
 
 package main
 
+import "slices"
+
 // image describes one image: its content and its entrypoint.
 type image struct {
 	name     string   // last part of the repository and of the file name
@@ -22,6 +24,8 @@ type binary struct {
 	cgo  bool   // links the C library
 	// static means that a cgo program contains the C library. It must not load other libraries.
 	static bool
+	// soname means that the package is a C library with this name, and no program.
+	soname string
 	// stamp names the string variable for the image's version, or for the version of the package's module if that is
 	// another one.
 	stamp string
@@ -43,7 +47,10 @@ var nvmlLibs = []string{
 }
 
 // catalog lists every image of the project.
-var catalog = []image{
+var catalog = slices.Concat(driver, []image{simulator})
+
+// driver are the images of the driver's chart and demos.
+var driver = []image{
 	{
 		name:   "dra-kubelet-plugin",
 		title:  "Kubelet plugin of gpu-dra-driver",

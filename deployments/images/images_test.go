@@ -54,6 +54,16 @@ var version = "unset"
 func main() { fmt.Printf("%s %.0f %t\n", version, float64(C.cbrt(27)), cmp.Equal(1, 1)) }
 `
 
+const libraryProgram = `package main
+
+import "C"
+
+//export toyAnswer
+func toyAnswer() C.int { return 42 }
+
+func main() {}
+`
+
 const plainProgram = "package main\n\nfunc main() { println(1) }\n"
 
 var (
@@ -88,6 +98,7 @@ func toyBuilder(t *testing.T) builder {
 		"LICENSE":           "toy licence\n",
 		"cmd/toy/main.go":   cgoProgram,
 		"cmd/plain/main.go": plainProgram,
+		"lib/main.go":       libraryProgram,
 	} {
 		file := filepath.Join(b.root, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -170,6 +181,32 @@ func TestRelease_TwoDirectories_SameFiles(t *testing.T) {
 	}
 	if diff := cmp.Diff(builds[0], builds[1]); diff != "" || len(builds[0]) < 12 {
 		t.Errorf("%d files (-first +second):\n%s", len(builds[0]), diff)
+	}
+}
+
+// TestRelease_CLibrary_SameFilesWithName also proves that the list of modules is read from a library.
+func TestRelease_CLibrary_SameFilesWithName(t *testing.T) {
+	im := image{
+		name: "toy", title: "toy", user: nonRoot,
+		binaries: []binary{{pkg: "./cmd/plain", path: "usr/bin/plain"}, {pkg: "./lib", path: "usr/lib/toy/libtoy.so.1", cgo: true, soname: "libtoy.so.1"}},
+	}
+	first := toyBuilder(t)
+	one, two := release(t, first, im, runtime.GOARCH), release(t, toyBuilder(t), im, runtime.GOARCH)
+	if one.digest != two.digest {
+		t.Errorf("the digests are %s and %s", one.digest, two.digest)
+	}
+	loaded, err := tarball.ImageFromPath(filepath.Join(first.out, "toy-v1.2.3.tar"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := elf.Open(filepath.Join(unpack(t, loaded), "usr/lib/toy/libtoy.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer library.Close()
+	names, err := library.DynString(elf.DT_SONAME)
+	if err != nil || !slices.Equal(names, []string{"libtoy.so.1"}) {
+		t.Errorf("the library's name is %v, %v", names, err)
 	}
 }
 

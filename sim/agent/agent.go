@@ -25,6 +25,8 @@ import (
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/sim/agent/label"
 )
 
 // Agent follows one node.
@@ -150,7 +152,7 @@ func (a *Agent) apply(ctx context.Context, node *corev1.Node) error {
 	}
 	if Real(node.Labels) {
 		return fmt.Errorf("node %s has NVIDIA's hardware, by its label %s: simulated boards are for other nodes; give it the label %s=%s",
-			node.Name, HardwareLabel, BoardLabel, NoBoard)
+			node.Name, label.Hardware, label.Board, label.None)
 	}
 	if err := a.change(want); err != nil {
 		return err
@@ -172,7 +174,7 @@ func (a *Agent) change(want Want) error {
 // label sets or removes the agent's labels.
 func (a *Agent) label(ctx context.Context, node *corev1.Node, present bool) error {
 	labels := map[string]any{}
-	for _, key := range []string{PresentLabel, HardwareLabel} {
+	for _, key := range []string{label.Present, label.Hardware} {
 		switch value, has := node.Labels[key]; {
 		case present && value != "true":
 			labels[key] = "true"

@@ -26,6 +26,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 
+	"gpu-dra-driver/sim/agent/label"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -43,17 +44,17 @@ func TestChoose_LabelsOfNode_GiveMachine(t *testing.T) {
 		{"no labels", byDefault, nil, byDefault, ""},
 		{"no default", Want{}, nil, Want{}, ""},
 		{"no default but settings", Want{GPUs: 2}, nil, Want{}, ""},
-		{"default none", Want{Board: NoBoard}, nil, Want{}, ""},
-		{"none by label", byDefault, map[string]string{BoardLabel: NoBoard, GPUsLabel: "1"}, Want{}, ""},
-		{"another board has its own driver", byDefault, map[string]string{BoardLabel: "t4-1"}, Want{Board: "t4-1"}, ""},
-		{"the default's board", byDefault, map[string]string{BoardLabel: "hgx-h100"}, byDefault, ""},
-		{"GPUs", byDefault, map[string]string{GPUsLabel: "2"}, Want{Board: "hgx-h100", GPUs: 2, DriverVersion: "550.54.15"}, ""},
-		{"board and GPUs", Want{}, map[string]string{BoardLabel: "l40s-4", GPUsLabel: "4"}, Want{Board: "l40s-4", GPUs: 4}, ""},
-		{"unknown board", byDefault, map[string]string{BoardLabel: "h100"}, Want{}, "hgx-h100, "},
-		{"too many GPUs", byDefault, map[string]string{GPUsLabel: "9"}, Want{}, "has 8"},
+		{"default none", Want{Board: label.None}, nil, Want{}, ""},
+		{"none by label", byDefault, map[string]string{label.Board: label.None, label.GPUs: "1"}, Want{}, ""},
+		{"another board has its own driver", byDefault, map[string]string{label.Board: "t4-1"}, Want{Board: "t4-1"}, ""},
+		{"the default's board", byDefault, map[string]string{label.Board: "hgx-h100"}, byDefault, ""},
+		{"GPUs", byDefault, map[string]string{label.GPUs: "2"}, Want{Board: "hgx-h100", GPUs: 2, DriverVersion: "550.54.15"}, ""},
+		{"board and GPUs", Want{}, map[string]string{label.Board: "l40s-4", label.GPUs: "4"}, Want{Board: "l40s-4", GPUs: 4}, ""},
+		{"unknown board", byDefault, map[string]string{label.Board: "h100"}, Want{}, "hgx-h100, "},
+		{"too many GPUs", byDefault, map[string]string{label.GPUs: "9"}, Want{}, "has 8"},
 		{"too many GPUs by default", Want{Board: "t4-1", GPUs: 2}, nil, Want{}, "has 1"},
-		{"no number", byDefault, map[string]string{GPUsLabel: "all"}, Want{}, "from 1 to 8"},
-		{"no GPUs", byDefault, map[string]string{GPUsLabel: "0"}, Want{}, "from 1 to 8"},
+		{"no number", byDefault, map[string]string{label.GPUs: "all"}, Want{}, "from 1 to 8"},
+		{"no GPUs", byDefault, map[string]string{label.GPUs: "0"}, Want{}, "from 1 to 8"},
 	} {
 		got, err := Choose(c.def, c.labels)
 		if c.rejected != "" {
@@ -253,7 +254,7 @@ func (c cluster) ready() string {
 	return strings.TrimSpace(string(text))
 }
 
-var present = map[string]string{PresentLabel: "true", HardwareLabel: "true"}
+var present = map[string]string{label.Present: "true", label.Hardware: "true"}
 
 func TestAgent_BoardByLabelAndNone_LabelsFollow(t *testing.T) {
 	c := newCluster(t, map[string]string{"mine": "1"})
@@ -270,27 +271,27 @@ func TestAgent_BoardByLabelAndNone_LabelsFollow(t *testing.T) {
 	}
 	check("t4-1", present)
 	labels := maps.Clone(present)
-	labels["mine"], labels[BoardLabel] = "1", NoBoard
+	labels["mine"], labels[label.Board] = "1", label.None
 	c.set(t, labels)
-	check("no board", map[string]string{BoardLabel: NoBoard})
+	check("no board", map[string]string{label.Board: label.None})
 	if there, err := c.agent.Machine.there(); there || err != nil {
 		t.Errorf("the machine is there: %v", err)
 	}
 }
 
 func TestAgent_NodeWithHardware_GetsNoBoard(t *testing.T) {
-	c := newCluster(t, map[string]string{HardwareLabel: "true"})
-	if err := c.apply(t); err == nil || !strings.Contains(err.Error(), BoardLabel+"=none") {
+	c := newCluster(t, map[string]string{label.Hardware: "true"})
+	if err := c.apply(t); err == nil || !strings.Contains(err.Error(), label.Board+"=none") {
 		t.Errorf("%v", err)
 	}
 	if there, _ := c.agent.Machine.there(); there {
 		t.Error("the node has a board")
 	}
-	c.set(t, map[string]string{HardwareLabel: "true", BoardLabel: NoBoard})
+	c.set(t, map[string]string{label.Hardware: "true", label.Board: label.None})
 	if err := c.apply(t); err != nil {
 		t.Error(err)
 	}
-	if c.labels(t)[HardwareLabel] != "true" {
+	if c.labels(t)[label.Hardware] != "true" {
 		t.Error("a label of others is removed")
 	}
 }
@@ -351,7 +352,7 @@ func TestRun_EndOfPod_RemovesMachineOnlyWithDaemonSet(t *testing.T) {
 				t.Error(err)
 			}
 			there, err := cl.agent.Machine.there()
-			if err != nil || there != c.stays || (cl.labels(t)[PresentLabel] != "") != c.stays {
+			if err != nil || there != c.stays || (cl.labels(t)[label.Present] != "") != c.stays {
 				t.Errorf("the machine is there: %t, %v; the labels are %v", there, err, cl.labels(t))
 			}
 		})

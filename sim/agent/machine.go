@@ -13,20 +13,10 @@ import (
 	"strconv"
 	"strings"
 
+	"gpu-dra-driver/sim/agent/label"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/profiles"
-)
-
-// Labels of nodes. Users write the first two, the agent the other ones while the node has a board.
-const (
-	BoardLabel   = "gpu-simulator/board"
-	GPUsLabel    = "gpu-simulator/gpus"
-	PresentLabel = "gpu-simulator/present"
-	// HardwareLabel is the one of node feature discovery for NVIDIA's hardware, by which charts select nodes.
-	HardwareLabel = "feature.node.kubernetes.io/pci-10de.present"
-	// NoBoard is the value of BoardLabel for a node without a simulated board.
-	NoBoard = "none"
 )
 
 // Want is the machine that a node is to have. The zero value is none.
@@ -41,26 +31,26 @@ type Want struct {
 // Choose returns the machine for a node with these labels. Without labels it has the default.
 func Choose(byDefault Want, labels map[string]string) (Want, error) {
 	want := byDefault
-	if board, ok := labels[BoardLabel]; ok && board != byDefault.Board {
+	if board, ok := labels[label.Board]; ok && board != byDefault.Board {
 		// The number of GPUs and the driver are of the default's board.
 		want = Want{Board: board}
 	}
-	if want.Board == "" || want.Board == NoBoard {
+	if want.Board == "" || want.Board == label.None {
 		return Want{}, nil
 	}
 	profile, err := profiles.Load(want.Board)
 	if err != nil {
 		return Want{}, fmt.Errorf("no board %q: the label %s of the node, or the value board of the chart, must be one of %s, or %s",
-			want.Board, BoardLabel, strings.Join(profiles.Names(), ", "), NoBoard)
+			want.Board, label.Board, strings.Join(profiles.Names(), ", "), label.None)
 	}
-	if text, ok := labels[GPUsLabel]; ok {
+	if text, ok := labels[label.GPUs]; ok {
 		if want.GPUs, err = strconv.Atoi(text); err != nil || want.GPUs < 1 {
-			return Want{}, fmt.Errorf("the label %s of the node is %q: give a number from 1 to %d", GPUsLabel, text, len(profile.Slots))
+			return Want{}, fmt.Errorf("the label %s of the node is %q: give a number from 1 to %d", label.GPUs, text, len(profile.Slots))
 		}
 	}
 	if want.GPUs > len(profile.Slots) {
 		return Want{}, fmt.Errorf("%d GPUs are too many: the board %s has %d; correct the label %s of the node, or the value gpus of the chart",
-			want.GPUs, want.Board, len(profile.Slots), GPUsLabel)
+			want.GPUs, want.Board, len(profile.Slots), label.GPUs)
 	}
 	return want, nil
 }
@@ -183,5 +173,5 @@ func (m Machine) Remove() error {
 
 // Real reports whether a node's labels say that it has NVIDIA's hardware of its own.
 func Real(labels map[string]string) bool {
-	return labels[PresentLabel] == "" && labels[HardwareLabel] == "true"
+	return labels[label.Present] == "" && labels[label.Hardware] == "true"
 }

@@ -12,23 +12,25 @@ import (
 )
 
 func TestReadme_Values_Current(t *testing.T) {
-	chart := filepath.Join(t.TempDir(), "chart")
-	if err := os.CopyFS(chart, os.DirFS("../gpu-dra-driver")); err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile(filepath.Join(chart, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run([]string{"readme", chart}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(filepath.Join(chart, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("README.md is not what values.yaml says; run make generate")
+	for _, name := range []string{"gpu-dra-driver", "gpu-simulator"} {
+		chart := filepath.Join(t.TempDir(), "chart")
+		if err := os.CopyFS(chart, os.DirFS("../"+name)); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(filepath.Join(chart, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run([]string{"readme", chart}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(chart, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("README.md of %s is not what values.yaml says; run make generate", name)
+		}
 	}
 }
 

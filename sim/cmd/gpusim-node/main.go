@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"gpu-dra-driver/sim/agent"
+	"gpu-dra-driver/sim/agent/label"
 )
 
 const (
@@ -59,8 +60,8 @@ func parse(args []string, out io.Writer) (verb string, o options, err error) {
 	f.StringVar(&o.node, "node", "", "name of the node")
 	f.StringVar(&o.namespace, "namespace", "", "namespace of the DaemonSet")
 	f.StringVar(&o.daemonSet, "daemonset", "", "name of the DaemonSet")
-	f.StringVar(&o.want.Board, "board", "", "board of a node without the label "+agent.BoardLabel+"; empty: none")
-	f.IntVar(&o.want.GPUs, "gpus", 0, "GPUs of that board without the label "+agent.GPUsLabel+"; 0: all")
+	f.StringVar(&o.want.Board, "board", "", "board of a node without the label "+label.Board+"; empty: none")
+	f.IntVar(&o.want.GPUs, "gpus", 0, "GPUs of that board without the label "+label.GPUs+"; 0: all")
 	f.StringVar(&o.want.DriverVersion, "driver-version", "", "version of NVIDIA's driver with that board; empty: the board's own")
 	if len(args) == 0 {
 		return "", o, errors.New("give run, ready or uninstall")

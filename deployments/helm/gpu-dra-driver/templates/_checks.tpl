@@ -2,6 +2,7 @@
 that let a program end at its start. */}}
 {{- define "gpu-dra-driver.checks" -}}
 {{- $plugin := .Values.kubeletPlugin }}
+{{- $machine := include "gpu-dra-driver.machine" . | fromYaml }}
 {{- $zero := list "0" "0%" }}
 {{- with $plugin.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (has (.rollingUpdate.maxUnavailable | toString) $zero) (has (.rollingUpdate.maxSurge | toString) $zero) }}
@@ -15,7 +16,7 @@ that let a program end at its start. */}}
   "kubeletPluginsDirectoryPath" (include "gpu-dra-driver.pluginDataDirectory" . | clean) "cdiRoot" (clean $plugin.cdiRoot)
   "kubeletRegistrarDirectoryPath" (clean $plugin.kubeletRegistrarDirectoryPath)
   "kubeletPodResourcesDirectoryPath" (clean $plugin.kubeletPodResourcesDirectoryPath)
-  "nvidiaDevRoot" (ternary (clean (printf "%s/dev" .Values.nvidiaDevRoot)) "" (eq "true" (include "gpu-dra-driver.separateDevRoot" .)))
+  "nvidiaDevRoot" (ternary (clean (printf "%s/dev" $machine.devRoot)) "" (eq "true" (include "gpu-dra-driver.separateDevRoot" .)))
   "/driver-root of the pod" "/driver-root" "/host/proc of the pod" "/host/proc" "/host/sys of the pod" "/host/sys" "/host/kmsg of the pod" "/host/kmsg"
   "/host/boot-id of the pod" "/host/boot-id" "/etc/gpu-dra-driver/sharing of the pod" "/etc/gpu-dra-driver/sharing")) }}
 {{- if include "gpu-dra-driver.controller" . }}

@@ -116,7 +116,8 @@ resource.k8s.io/v1
 
 {{/* "true" if the device nodes are not below the driver root. */}}
 {{- define "gpu-dra-driver.separateDevRoot" -}}
-{{- if and .Values.nvidiaDevRoot (ne (clean .Values.nvidiaDevRoot) (clean .Values.nvidiaDriverRoot)) -}}
+{{- $machine := include "gpu-dra-driver.machine" . | fromYaml }}
+{{- if and $machine.devRoot (ne (clean $machine.devRoot) (clean $machine.driverRoot)) -}}
 true
 {{- end -}}
 {{- end }}

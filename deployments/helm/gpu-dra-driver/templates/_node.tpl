@@ -1,12 +1,37 @@
+{{/* "true" if the nodes' boards are simulated. */}}
+{{- define "gpu-dra-driver.simulated" -}}
+{{- if dig "enabled" false (.Values.simulator | default dict) }}true{{ end }}
+{{- end }}
+
+{{/* Where the driver and the kernel's files are on the nodes, as YAML. */}}
+{{- define "gpu-dra-driver.machine" -}}
+{{- $plugin := .Values.kubeletPlugin }}
+{{- if include "gpu-dra-driver.simulated" . }}
+{{- $root := clean (dig "root" "/var/lib/gpusim-root" .Values.simulator) }}
+{{- toYaml (dict "driverRoot" $root "devRoot" "" "readOnly" false "proc" (printf "%s/proc" $root) "sys" (printf "%s/sys" $root)
+  "kernelLog" (printf "%s/dev/kmsg" $root) "bootIDFile" "") }}
+{{- else }}
+{{- toYaml (dict "driverRoot" .Values.nvidiaDriverRoot "devRoot" .Values.nvidiaDevRoot "readOnly" $plugin.driverRootReadOnly
+  "proc" $plugin.hostProcRoot "sys" $plugin.hostSysRoot "kernelLog" (dig "hostKernelLog" "/dev/kmsg" $plugin) "bootIDFile" $plugin.bootIDFile) }}
+{{- end }}
+{{- end }}
+
 {{/* The affinity of plugin and supervisor. An upgrade of a release without one does not add the default, because the
 DaemonSet controller would delete the pods of nodes that lack the labels, and claims there could not end. */}}
 {{- define "gpu-dra-driver.affinity" -}}
 {{- $affinity := .Values.kubeletPlugin.affinity }}
+{{- if include "gpu-dra-driver.simulated" . -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions: [{key: gpu-simulator/present, operator: In, values: ["true"]}]
+{{- else }}
 {{- $name := printf "%s-kubelet-plugin" (include "gpu-dra-driver.fullname" .) }}
 {{- $old := lookup "apps/v1" "DaemonSet" (include "gpu-dra-driver.namespace" .) $name }}
 {{- $isDefault := contains "feature.node.kubernetes.io/pci-0302_10de.present" ($affinity | toJson) }}
 {{- if and $affinity (not (and $old $isDefault (not (dig "spec" "template" "spec" "affinity" dict $old)))) }}
 {{- toYaml $affinity }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -18,6 +43,7 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 {{/* The environment of the plugin. */}}
 {{- define "gpu-dra-driver.pluginEnv" -}}
 {{- $plugin := .Values.kubeletPlugin }}
+{{- $machine := include "gpu-dra-driver.machine" . | fromYaml }}
 {{- $data := include "gpu-dra-driver.pluginDataDirectory" . }}
 - name: NODE_NAME
   valueFrom:
@@ -37,12 +63,12 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 # CONTAINER_DRIVER_ROOT. It sees a separate device root, the kubelet's
 # directories and the CDI directory at the same path as the node.
 - name: NVIDIA_DRIVER_ROOT
-  value: {{ .Values.nvidiaDriverRoot | quote }}
+  value: {{ $machine.driverRoot | quote }}
 - name: CONTAINER_DRIVER_ROOT
   value: /driver-root
 {{- if include "gpu-dra-driver.separateDevRoot" . }}
 - name: DEV_ROOT
-  value: {{ .Values.nvidiaDevRoot | quote }}
+  value: {{ $machine.devRoot | quote }}
 {{- end }}
 - name: CDI_ROOT
   value: {{ $plugin.cdiRoot | quote }}
@@ -57,7 +83,7 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 - name: SYS_ROOT
   value: /host/sys
 - name: BOOT_ID_FILE
-  value: {{ if $plugin.bootIDFile }}/host/boot-id/{{ base $plugin.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
+  value: {{ if $machine.bootIDFile }}/host/boot-id/{{ base $machine.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
 - name: HTTP_ENDPOINT
   value: {{ ternary $plugin.metrics.gpuHttpEndpoint "" $plugin.metrics.enabled | default "" | quote }}
 - name: METRICS_PATH
@@ -120,19 +146,19 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 
 {{/* The environment of the supervisor. */}}
 {{- define "gpu-dra-driver.supervisorEnv" -}}
-{{- $plugin := .Values.kubeletPlugin }}
+{{- $machine := include "gpu-dra-driver.machine" . | fromYaml }}
 - name: MPS_DIR
   value: {{ include "gpu-dra-driver.pluginDataDirectory" . }}/mps
 - name: DRIVER_ROOT
   value: /driver-root
 {{- if include "gpu-dra-driver.separateDevRoot" . }}
 - name: DEV_ROOT
-  value: {{ .Values.nvidiaDevRoot | quote }}
+  value: {{ $machine.devRoot | quote }}
 {{- end }}
 - name: MPS_SHM_SIZE
   value: {{ .Values.mps.shmSize | quote }}
 - name: BOOT_ID_FILE
-  value: {{ if $plugin.bootIDFile }}/host/boot-id/{{ base $plugin.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
+  value: {{ if $machine.bootIDFile }}/host/boot-id/{{ base $machine.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
 - name: NVIDIA_VISIBLE_DEVICES
   value: void
 {{- end }}
