@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +86,7 @@ func inject(v verb, args []string, out io.Writer) error {
 func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f := newFlags(v, out, faults)
 	in := injection{readings: map[string]int{}}
-	f.StringVar(&in.root, "root", "", "directory of the machine")
+	f.StringVar(&in.root, "root", os.Getenv(rootVariable), "directory of the machine")
 	f.StringVar(&in.gpu, "gpu", "", "only on this `GPU`")
 	f.StringVar(&in.code, "code", "UNKNOWN", "NVML's answer, by `name` (GPU_IS_LOST) or number")
 	f.IntVar(&in.after, "after", 0, "number `N` of calls that succeed first")

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
 
 	"gpu-dra-driver/sim/driverroot"
@@ -15,7 +16,7 @@ import (
 
 func list(v verb, args []string, out io.Writer) error {
 	f := newFlags(v, out, "")
-	root := f.String("root", "", "directory of the machine; without it the profiles are listed")
+	root := f.String("root", os.Getenv(rootVariable), "directory of the machine; without it the profiles are listed")
 	if err := parseNone(f, args); err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func condition(g *engine.GPU) string {
 
 func reboot(v verb, args []string, out io.Writer) error {
 	f := newFlags(v, out, "")
-	root := f.String("root", "", "directory of the machine")
+	root := f.String("root", os.Getenv(rootVariable), "directory of the machine")
 	if err := parseNone(f, args); err != nil {
 		return err
 	}

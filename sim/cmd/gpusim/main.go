@@ -18,8 +18,15 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
+// rootVariable has the default of --root, as for the library and nvidia-smi.
+const rootVariable = "GPUSIM_ROOT"
+
 func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+	do := run
+	if filepath.Base(os.Args[0]) == kubectlName {
+		do = onNode
+	}
+	if err := do(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "gpusim:", err)
 		os.Exit(1)
 	}
@@ -103,7 +110,7 @@ func parseNone(f *flag.FlagSet, args []string) error {
 
 func needRoot(root string) error {
 	if root == "" {
-		return errors.New("--root is required: the directory of the machine")
+		return fmt.Errorf("--root is required, or the variable %s: the directory of the machine", rootVariable)
 	}
 	return nil
 }
@@ -146,7 +153,7 @@ func up(v verb, args []string, out io.Writer) error {
 
 func down(v verb, args []string, out io.Writer) error {
 	f := newFlags(v, out, "")
-	root := f.String("root", "", "directory of the machine")
+	root := f.String("root", os.Getenv(rootVariable), "directory of the machine")
 	if err := parseNone(f, args); err != nil {
 		return err
 	}

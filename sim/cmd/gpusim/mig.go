@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -31,7 +32,7 @@ const migHelp = `GPU is an index, a UUID, a PCI address, or slot<N>. START is th
 
 func mig(v verb, args []string, out io.Writer) error {
 	f := newFlags(v, out, migHelp)
-	root := f.String("root", "", "directory of the machine")
+	root := f.String("root", os.Getenv(rootVariable), "directory of the machine")
 	bare := f.Bool("no-compute-instance", false, "create leaves the GPU instance without a compute instance")
 	compute := f.String("compute", "", "compute `slices` of several compute instances, like 1,1")
 	words, err := parse(f, args)
