@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the end-to-end suites, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
 # RUN selects tests as go test -run does; a suite without such a test starts no cluster.
-# SUITE is main, plugin, nodes or reduced.
+# SUITE is main, plugin, nodes, reduced or simulator.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 . ../hack/phases.sh
@@ -37,13 +37,15 @@ plugin() { [ -n "$run" ] || { local select=(-run "$of_plugin") && suite plugin .
 nodes() { suite nodes "./e2e/nodes ./crash ./skew" --nodes 2; }
 # An API server without shared counters and shared devices drops them silently.
 reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
+# Two nodes without boards, which the simulator's chart brings.
+simulator() { suite simulator ./e2e/simulator --nodes 2; }
 
 suites() {
   local rc=0
-  for s in "${@:-main plugin nodes reduced}"; do
+  for s in "${@:-main plugin nodes reduced simulator}"; do
     for one in $s; do "$one" || rc=1; done
   done
-  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced, test/crash or test/skew matches $run" >&2 && rc=1; }
+  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced, simulator, test/crash or test/skew matches $run" >&2 && rc=1; }
   return $rc
 }
 lane suites "$@"

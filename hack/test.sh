@@ -13,7 +13,7 @@ compute() {
   phase cluster nice go -C test/cluster test -count=1 -timeout 15m ./... || rc=1
   return $rc
 }
-lane hack/test-e2e.sh "$1" "" main reduced
+lane hack/test-e2e.sh "$1" "" main reduced simulator
 lane hack/test-e2e.sh "$1" "" plugin nodes
 lane compute "$@"
 finish

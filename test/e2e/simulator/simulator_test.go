@@ -1,0 +1,189 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simulator installs the chart of the simulator on nodes without boards, and the driver's chart with one value, as
+// docs/simulator.md says. It removes both, and looks for leftovers.
+package simulator
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/sim/agent/label"
+	"gpu-dra-driver/test/e2e/e2etest"
+	"gpu-dra-driver/test/e2e/env"
+)
+
+const (
+	// chart is the simulator's chart, its release and its namespace.
+	chart = "gpu-simulator"
+	// root is the chart's default.
+	root          = "/var/lib/gpusim-root"
+	first, second = "onenode", "onenode-2"
+)
+
+var must = e2etest.Must
+
+// stand is the cluster with the directory of the kubectl plugin.
+type stand struct {
+	*env.Env
+	plugins string
+}
+
+func (s stand) helm(ctx context.Context, args ...string) error {
+	_, err := s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm"}, args...)...)
+	return err
+}
+
+// gpuSim runs kubectl gpu-sim, with the programs that a user has in PATH.
+func (s stand) gpuSim(ctx context.Context, args ...string) (string, error) {
+	return s.Run(ctx, "env", append([]string{"PATH=" + s.plugins + ":" + filepath.Dir(s.KubectlPath) + ":" + os.Getenv("PATH"), "kubectl", "gpu-sim"}, args...)...)
+}
+
+// labels returns the labels of a node.
+func (s stand) labels(ctx context.Context, t *testing.T, node string) map[string]string {
+	t.Helper()
+	n, err := s.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	must(t, err)
+	return n.Labels
+}
+
+// left lists the simulator's files and mounts on a node.
+func (s stand) left(ctx context.Context, t *testing.T, node string) string {
+	t.Helper()
+	out, err := s.Run(ctx, s.Onenode, "exec", "--dir", s.Dir, "--node", map[string]string{first: "1", second: "2"}[node], "--",
+		"sh", "-c", "find "+root+" -mindepth 1 2>/dev/null | head; grep "+root+" /proc/mounts || true")
+	must(t, err)
+	return strings.TrimSpace(out)
+}
+
+// tainted returns the partitions with a taint.
+func (s stand) tainted(ctx context.Context, value string) (names []string, err error) {
+	devices, err := s.Devices(ctx, "mig")
+	for _, d := range devices {
+		if slices.ContainsFunc(d.Taints, func(taint resourceapi.DeviceTaint) bool { return taint.Value == value }) {
+			names = append(names, d.Name)
+		}
+	}
+	return names, err
+}
+
+func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
+	ctx := e2etest.Context(t, 5*time.Minute)
+	cluster, err := env.FromEnvironment(os.Stderr)
+	must(t, err)
+	s := stand{cluster, t.TempDir()}
+	must(t, os.Symlink(filepath.Join(s.Tree, "bin", "gpusim"), filepath.Join(s.plugins, "kubectl-gpu_sim")))
+	images, err := filepath.Glob(filepath.Join(s.Tree, "dist", "*.tar"))
+	must(t, err)
+	must(t, s.Node(ctx, "load", images...))
+	before := map[string]map[string]string{first: s.labels(ctx, t, first), second: s.labels(ctx, t, second)}
+
+	// The first node has the chart's board, the second one another by its label.
+	_, err = s.Kubectl(ctx, "label", "node", second, label.Board+"=l40s-4")
+	must(t, err)
+	must(t, s.Step("install the simulator", func() error {
+		return s.helm(ctx, "install", chart, filepath.Join(s.Tree, "deployments/helm", chart), "--namespace", chart, "--create-namespace",
+			"--set", "image.pullPolicy=Never", "--wait", "--timeout", "60s")
+	}))
+	must(t, s.Step("install the driver", func() error {
+		if err := s.helm(ctx, "install", env.Release, s.Chart, "--namespace", env.Namespace, "--create-namespace",
+			"--set", "simulator.enabled=true,image.pullPolicy=Never", "--wait", "--timeout", "90s"); err != nil {
+			return err
+		}
+		return s.WaitPublished(ctx, 12)
+	}))
+	s.checkPolicy(ctx, t)
+
+	demos, err := s.Demos()
+	must(t, err)
+	demo := demos[slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == "mig-one" })]
+	must(t, s.Apply(ctx, demo))
+	pods, err := s.WaitSettled(ctx, demo)
+	must(t, err)
+	view, err := s.Inspect(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
+	must(t, err)
+	if pods[0].Spec.NodeName != first || len(view.GPUs()) != 1 || len(view.Capabilities()) != 2 ||
+		!slices.ContainsFunc(view.UUIDs(), func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }) {
+		t.Errorf("on %s the pod sees %v, %v and %v", pods[0].Spec.NodeName, view.GPUs(), view.Capabilities(), view.UUIDs())
+	}
+	out, err := s.gpuSim(ctx, "mig", first, "list")
+	if err != nil || !strings.Contains(out, "1g.10gb") {
+		t.Errorf("%v: the partitions are\n%s", err, out)
+	}
+
+	s.checkFault(ctx, t, strings.TrimPrefix(view.GPUs()[0], "/dev/nvidia"))
+	must(t, s.Remove(ctx, demo))
+	// A smaller board in the place of one that the driver has mounted.
+	_, err = s.Kubectl(ctx, "label", "node", second, label.GPUs+"=2")
+	must(t, err)
+	must(t, s.Step("take two GPUs from a node", func() error { return s.WaitPublished(ctx, 10) }))
+
+	must(t, s.Step("uninstall the driver", func() error { return s.Uninstall(ctx) }))
+	_, err = s.KubectlGPU(ctx, "cleanup", "--namespace", env.Namespace)
+	must(t, err)
+	must(t, s.Step("uninstall the simulator", func() error {
+		return s.helm(ctx, "uninstall", chart, "--namespace", chart, "--wait", "--timeout", "120s")
+	}))
+	for _, node := range []string{first, second} {
+		if left := s.left(ctx, t, node); left != "" {
+			t.Errorf("left on %s:\n%s", node, left)
+		}
+		now := s.labels(ctx, t, node)
+		delete(now, label.Board)
+		delete(now, label.GPUs)
+		if diff := cmp.Diff(before[node], now); diff != "" {
+			t.Errorf("labels of %s (-before +after):\n%s", node, diff)
+		}
+	}
+	out, err = s.Kubectl(ctx, "get", "all,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
+		"--all-namespaces", "--selector=app.kubernetes.io/name="+chart, "--output=name")
+	if err != nil || strings.TrimSpace(out) != "" {
+		t.Errorf("%v: left in the cluster:\n%s", err, out)
+	}
+}
+
+// checkFault loses the GPU of a claim, and gets it back. A lost GPU without a claim would not be published.
+func (s stand) checkFault(ctx context.Context, t *testing.T, index string) {
+	t.Helper()
+	wait := func(what string, some bool) {
+		t.Helper()
+		must(t, s.Step(what, func() error {
+			return s.Eventually(ctx, what, 60*time.Second, func(ctx context.Context) (bool, string) {
+				names, err := s.tainted(ctx, health.Lost)
+				return err == nil && len(names) > 0 == some, fmt.Sprint(names, err)
+			})
+		}))
+	}
+	_, err := s.gpuSim(ctx, "inject", first, "lose", index)
+	must(t, err)
+	wait("the partition of a lost GPU is tainted", true)
+	if out, err := s.gpuSim(ctx, "list", first); err != nil || !strings.Contains(out, "lost") {
+		t.Errorf("%v: the GPUs are\n%s", err, out)
+	}
+	_, err = s.gpuSim(ctx, "inject", first, "restore", index)
+	must(t, err)
+	wait("the taint ends", false)
+}
+
+// checkPolicy writes as the simulator without its pod.
+func (s stand) checkPolicy(ctx context.Context, t *testing.T) {
+	t.Helper()
+	out, err := s.Kubectl(ctx, "label", "node", first, label.Present+"-", "--as=system:serviceaccount:"+chart+":"+chart)
+	if err == nil || !strings.Contains(out, "own node only") {
+		t.Errorf("the simulator's account writes any node: %v\n%s", err, out)
+	}
+}
