@@ -19,15 +19,14 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// nvidiaCTK builds the command of NVIDIA's container toolkit. It takes seconds, so the go command's cache is enough.
-func nvidiaCTK(t *testing.T) string {
+// built builds a command of tools/toolkit. It takes seconds, so the go command's cache is enough.
+func built(t *testing.T, command string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "nvidia-ctk")
-	const module, command = "../../tools/toolkit", "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk"
-	build := exec.Command("go", "-C", module, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, command)
+	path := filepath.Join(t.TempDir(), filepath.Base(command))
+	build := exec.Command("go", "-C", "../../tools/toolkit", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, command)
 	build.Env = append(build.Environ(), "CGO_ENABLED=1") // It loads NVML.
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building nvidia-ctk: %v\n%s", err, out)
+		t.Fatalf("building %s: %v\n%s", command, err, out)
 	}
 	return path
 }
@@ -55,7 +54,7 @@ func generated(t *testing.T, m *simtest.DriverRoot) map[string][]string {
 // TestCDI_SimulatedMachine_ToolkitFindsGPUsAndPartitions runs NVIDIA's generator of CDI specifications on two GPUs. The
 // second one has two partitions, which NVIDIA's partition editor makes.
 func TestCDI_SimulatedMachine_ToolkitFindsGPUsAndPartitions(t *testing.T) {
-	paths["nvidia-ctk"] = nvidiaCTK(t)
+	paths["nvidia-ctk"] = built(t, "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk")
 	m := simtest.Root(t, "hgx-h100", func(o *driverroot.Options) { o.GPUs = 2 })
 	whole := map[string][]string{"0": {"/dev/nvidia0"}, "1": {"/dev/nvidia1"}, "all": {"/dev/nvidia0", "/dev/nvidia1"}}
 	if diff := cmp.Diff(whole, generated(t, m)); diff != "" {

@@ -1,9 +1,13 @@
-// The command of NVIDIA's container toolkit, which tests run over simulated GPUs.
+// The command of NVIDIA's container toolkit, and examples of its Go library for NVML, which tests run over simulated GPUs.
 module gpu-dra-driver/tools/toolkit
 
 go 1.26.0
 
-tool github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk
+tool (
+	github.com/NVIDIA/go-nvml/examples/compute-processes
+	github.com/NVIDIA/go-nvml/examples/devices
+	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk
+)
 
 require (
 	cyphar.com/go-pathrs v0.2.5 // indirect

@@ -120,7 +120,11 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 		!slices.ContainsFunc(view.UUIDs(), func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }) {
 		t.Errorf("on %s the pod sees %v, %v and %v", pods[0].Spec.NodeName, view.GPUs(), view.Capabilities(), view.UUIDs())
 	}
-	out, err := s.gpuSim(ctx, "mig", first, "list")
+	out, err := s.Kubectl(ctx, "--namespace", pods[0].Namespace, "logs", pods[0].Name)
+	if err != nil || !strings.Contains(out, "MIG-") {
+		t.Errorf("%v: the pod's log is\n%s", err, out)
+	}
+	out, err = s.gpuSim(ctx, "mig", first, "list")
 	if err != nil || !strings.Contains(out, "1g.10gb") {
 		t.Errorf("%v: the partitions are\n%s", err, out)
 	}
