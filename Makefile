@@ -38,10 +38,10 @@ dist: ## Archives of the kubectl plugin for Linux, macOS and Windows, and its kr
 	@go -C test test -count=1 ./dist -dir $(DIST)/kubectl
 
 .PHONY: chart
-chart: ## Lint the Helm chart and package it into dist/
+chart: ## Lint the Helm charts of driver and simulator, and package them into dist/
 	@mkdir -p $(DIST)
-	@hack/tool.sh helm lint deployments/helm/gpu-dra-driver
-	@hack/tool.sh helm package deployments/helm/gpu-dra-driver --destination $(DIST)
+	@hack/tool.sh helm lint deployments/helm/gpu-dra-driver deployments/helm/gpu-simulator
+	@hack/tool.sh helm package deployments/helm/gpu-dra-driver deployments/helm/gpu-simulator --destination $(DIST)
 
 .PHONY: release
 release: ## Images, chart, archives, notes, provenance and checksums into dist/release-VERSION/; REGISTRY=HOST/PATH pushes, KEY=FILE signs
