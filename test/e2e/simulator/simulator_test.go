@@ -10,6 +10,7 @@ package simulator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -89,7 +91,7 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	must(t, os.Symlink(filepath.Join(s.Tree, "bin", "gpusim"), filepath.Join(s.plugins, "kubectl-gpu_sim")))
 	images, err := filepath.Glob(filepath.Join(s.Tree, "dist", "*.tar"))
 	must(t, err)
-	must(t, s.Node(ctx, "load", images...))
+	must(t, s.Step("load the images", func() error { return s.Node(ctx, "load", images...) }))
 	before := map[string]map[string]string{first: s.labels(ctx, t, first), second: s.labels(ctx, t, second)}
 
 	// The first node has the chart's board, the second one another by its label.
@@ -111,9 +113,12 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	demos, err := s.Demos()
 	must(t, err)
 	demo := demos[slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == "mig-one" })]
-	must(t, s.Apply(ctx, demo))
-	pods, err := s.WaitSettled(ctx, demo)
-	must(t, err)
+	var pods []corev1.Pod
+	must(t, s.Step("run a pod with a partition", func() error {
+		must(t, s.Apply(ctx, demo))
+		pods, err = s.WaitSettled(ctx, demo)
+		return err
+	}))
 	view, err := s.Inspect(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
 	must(t, err)
 	if pods[0].Spec.NodeName != first || len(view.GPUs()) != 1 || len(view.Capabilities()) != 2 ||
@@ -130,15 +135,17 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	}
 
 	s.checkFault(ctx, t, strings.TrimPrefix(view.GPUs()[0], "/dev/nvidia"))
-	must(t, s.Remove(ctx, demo))
+	must(t, s.Step("remove the pod", func() error { return s.Remove(ctx, demo) }))
 	// A smaller board in the place of one that the driver has mounted.
 	_, err = s.Kubectl(ctx, "label", "node", second, label.GPUs+"=2")
 	must(t, err)
 	must(t, s.Step("take two GPUs from a node", func() error { return s.WaitPublished(ctx, 10) }))
 
-	must(t, s.Step("uninstall the driver", func() error { return s.Uninstall(ctx) }))
-	_, err = s.KubectlGPU(ctx, "cleanup", "--namespace", env.Namespace)
-	must(t, err)
+	// Its slices stay for 30 s, after which the kubelets remove them. Until then, kubectl gpu cleanup, which the suite main runs, leaves
+	// its labels of nodes.
+	must(t, s.Step("uninstall the driver", func() error {
+		return s.helm(ctx, "uninstall", env.Release, "--namespace", env.Namespace, "--wait", "--timeout", "60s")
+	}))
 	must(t, s.Step("uninstall the simulator", func() error {
 		return s.helm(ctx, "uninstall", chart, "--namespace", chart, "--wait", "--timeout", "120s")
 	}))
@@ -147,8 +154,9 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 			t.Errorf("left on %s:\n%s", node, left)
 		}
 		now := s.labels(ctx, t, node)
-		delete(now, label.Board)
-		delete(now, label.GPUs)
+		maps.DeleteFunc(now, func(key, _ string) bool {
+			return key == label.Board || key == label.GPUs || strings.Contains(key, "nvidia.com/")
+		})
 		if diff := cmp.Diff(before[node], now); diff != "" {
 			t.Errorf("labels of %s (-before +after):\n%s", node, diff)
 		}
