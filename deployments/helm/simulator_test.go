@@ -113,3 +113,36 @@ func TestSimulator_Labels_AreOfAgentAndDriversChart(t *testing.T) {
 		t.Errorf("no board %s", board)
 	}
 }
+
+// TestSimulatorPage_Commands_AreOfCharts renders the installations of the page, and looks up its boards and the pods' level.
+func TestSimulatorPage_Commands_AreOfCharts(t *testing.T) {
+	text, err := os.ReadFile("../../docs/simulator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.ReplaceAll(string(text), "\\\n", " ")
+	installs := 0
+	for line := range strings.Lines(lines) {
+		words := strings.Fields(line)
+		if i := slices.Index(words, "install"); i > 0 && words[i-1] == "helm" {
+			installs++
+			args := []string{"helm", "template", words[i+1], strings.TrimPrefix(words[i+2], "deployments/helm/")}
+			for n, word := range words {
+				if word == "--set" {
+					args = append(args, word, words[n+1])
+				}
+			}
+			if out, problems, err := tool(t, nil, args...); err != nil || !strings.Contains(out, "kind: DaemonSet") {
+				t.Errorf("%s: %v\n%s", line, err, problems)
+			}
+		}
+		for _, word := range words {
+			if board, ok := strings.CutPrefix(word, label.Board+"="); ok && board != label.None && !slices.Contains(profiles.Names(), board) {
+				t.Errorf("%s: no board %s", line, board)
+			}
+		}
+	}
+	if installs != 2 {
+		t.Errorf("the page has %d installations", installs)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -65,7 +66,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	nodes := informer(ctx, a.Nodes, &corev1.Node{}, a.Node, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return a.Nodes.List(ctx, o)
 	}, a.Nodes.Watch, cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { wake() }, UpdateFunc: func(any, any) { wake() },
+		AddFunc: func(any) { wake() },
+		UpdateFunc: func(was, now any) {
+			if before, after := was.(*corev1.Node), now.(*corev1.Node); !maps.Equal(before.Labels, after.Labels) {
+				wake()
+			}
+		},
 	})
 	informer(ctx, a.DaemonSets, &appsv1.DaemonSet{}, a.DaemonSet, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return a.DaemonSets.List(ctx, o)
@@ -140,6 +146,14 @@ func (a *Agent) apply(ctx context.Context, node *corev1.Node) error {
 	if err != nil {
 		return err
 	}
+	none := "no board"
+	if Real(node.Labels) && want != (Want{}) {
+		if _, asked := node.Labels[label.Board]; asked {
+			return fmt.Errorf("node %s has NVIDIA's hardware, by its label %s: remove its label %s, simulated boards are for other nodes",
+				node.Name, label.Hardware, label.Board)
+		}
+		want, none = Want{}, "no board, because the node has NVIDIA's hardware"
+	}
 	if want == (Want{}) {
 		// Without the labels, no new pods come that use the machine.
 		if err := a.label(ctx, node, false); err != nil {
@@ -148,11 +162,7 @@ func (a *Agent) apply(ctx context.Context, node *corev1.Node) error {
 		if err := a.change(want); err != nil {
 			return err
 		}
-		return a.setReady("no board")
-	}
-	if Real(node.Labels) {
-		return fmt.Errorf("node %s has NVIDIA's hardware, by its label %s: simulated boards are for other nodes; give it the label %s=%s",
-			node.Name, label.Hardware, label.Board, label.None)
+		return a.setReady(none)
 	}
 	if err := a.change(want); err != nil {
 		return err

@@ -280,20 +280,25 @@ func TestAgent_BoardByLabelAndNone_LabelsFollow(t *testing.T) {
 }
 
 func TestAgent_NodeWithHardware_GetsNoBoard(t *testing.T) {
-	c := newCluster(t, map[string]string{label.Hardware: "true"})
-	if err := c.apply(t); err == nil || !strings.Contains(err.Error(), label.Board+"=none") {
-		t.Errorf("%v", err)
+	c := newCluster(t, nil)
+	check := func(labels map[string]string, ready, problem string) {
+		t.Helper()
+		labels[label.Hardware] = "true"
+		c.set(t, labels)
+		err := c.apply(t)
+		if problem == "" && (err != nil || c.ready() != ready) || problem != "" && (err == nil || !strings.Contains(err.Error(), problem)) {
+			t.Errorf("%v: %v, ready is %q", labels, err, c.ready())
+		}
+		if there, err := c.agent.Machine.there(); there || err != nil {
+			t.Errorf("%v: the node has a board: %v", labels, err)
+		}
+		if diff := cmp.Diff(labels, c.labels(t)); diff != "" {
+			t.Errorf("labels (-before +after):\n%s", diff)
+		}
 	}
-	if there, _ := c.agent.Machine.there(); there {
-		t.Error("the node has a board")
-	}
-	c.set(t, map[string]string{label.Hardware: "true", label.Board: label.None})
-	if err := c.apply(t); err != nil {
-		t.Error(err)
-	}
-	if c.labels(t)[label.Hardware] != "true" {
-		t.Error("a label of others is removed")
-	}
+	check(map[string]string{}, "no board, because the node has NVIDIA's hardware", "")
+	check(map[string]string{label.Board: "t4-1"}, "", "remove its label "+label.Board)
+	check(map[string]string{label.Board: label.None}, "no board", "")
 }
 
 // run runs the agent until its node has the labels, and ends it after do.

@@ -6,5 +6,5 @@
 // The machine outlives the agent: containers of other pods use it. The agent removes it if the node is to have none, or
 // if the agent ends because its DaemonSet is deleted.
 //
-// Trap. An answer that is missing is no answer: without the API server, the machine stays.
+// Trap. The end of a pod says nothing about the DaemonSet: without an answer of the API server, the machine stays.
 package agent

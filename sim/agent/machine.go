@@ -66,7 +66,7 @@ type Machine struct {
 	BootID string
 }
 
-// origin is what the agent stores in a machine.
+// origin is the text that the agent stores in a machine.
 type origin struct {
 	Want   Want   `json:"want"`
 	BootID string `json:"bootID"`

@@ -19,7 +19,7 @@ var simulatorMutations = []Mutation{
 	},
 	{
 		Name: "a node with GPUs gets a simulated board", File: "sim/agent/agent.go",
-		Old: "\tif Real(node.Labels) {\n", New: "\tif Real(node.Labels) && false {\n",
+		Old: "if Real(node.Labels) && want", New: "if Real(node.Labels) && false && want",
 		Package: simulatorAgent, Test: "TestAgent_NodeWithHardware_GetsNoBoard",
 	},
 	{

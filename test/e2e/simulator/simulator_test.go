@@ -141,8 +141,8 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	must(t, err)
 	must(t, s.Step("take two GPUs from a node", func() error { return s.WaitPublished(ctx, 10) }))
 
-	// Its slices stay for 30 s, after which the kubelets remove them. Until then, kubectl gpu cleanup, which the suite main runs, leaves
-	// its labels of nodes.
+	// Its slices stay for 30 s, after which the kubelets remove them. The command that removes its labels of nodes then is of the
+	// suite main.
 	must(t, s.Step("uninstall the driver", func() error {
 		return s.helm(ctx, "uninstall", env.Release, "--namespace", env.Namespace, "--wait", "--timeout", "60s")
 	}))
