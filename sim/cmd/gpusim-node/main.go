@@ -66,7 +66,7 @@ func parse(args []string, out io.Writer) (verb string, o options, err error) {
 	if len(args) == 0 {
 		return "", o, errors.New("give run, ready or uninstall")
 	}
-	if strings.HasPrefix(args[0], "-") {
+	if strings.HasPrefix(args[0], "-") { // --help
 		return "", o, f.Parse(args)
 	}
 	err = f.Parse(args[1:])
