@@ -12,7 +12,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/pod-security-admission/api"
+	podsecurity "k8s.io/pod-security-admission/policy"
 
 	"gpu-dra-driver/sim/agent/label"
 	"gpu-dra-driver/sim/profiles"
@@ -144,5 +148,26 @@ func TestSimulatorPage_Commands_AreOfCharts(t *testing.T) {
 	}
 	if installs != 2 {
 		t.Errorf("the page has %d installations", installs)
+	}
+}
+
+// TestSimulator_PodSecurityLevels_OnlyHostPathIsPrivileged evaluates the pods as API servers do. MKNOD is of the level baseline.
+func TestSimulator_PodSecurityLevels_OnlyHostPathIsPrivileged(t *testing.T) {
+	evaluator, err := podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forbidden := func(level api.Level, spec corev1.PodSpec) string {
+		at := api.LevelVersion{Level: level, Version: api.LatestVersion()}
+		result := podsecurity.AggregateCheckResults(evaluator.EvaluatePod(at, &metav1.ObjectMeta{}, &spec))
+		return result.ForbiddenDetail()
+	}
+	got := renderSimulator(t)
+	node := decode[appsv1.DaemonSet](t, got, "DaemonSet")["gpu-simulator"].Spec.Template.Spec
+	if why := forbidden(api.LevelBaseline, node); why != `hostPath volumes (volume "root")` {
+		t.Errorf("the level baseline forbids the node's pod for %s", why)
+	}
+	if why := forbidden(api.LevelRestricted, decode[batchv1.Job](t, got, "Job")["gpu-simulator-uninstall"].Spec.Template.Spec); why != "" {
+		t.Errorf("the level restricted forbids the uninstallation's pod for %s", why)
 	}
 }

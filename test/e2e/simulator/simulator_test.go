@@ -22,6 +22,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/sim/agent/label"
@@ -183,6 +187,14 @@ func (s stand) checkFault(ctx context.Context, t *testing.T, index string) {
 	_, err := s.gpuSim(ctx, "inject", first, "lose", index)
 	must(t, err)
 	wait("the partition of a lost GPU is tainted", true)
+	// The board is not the pod's.
+	must(t, s.Step("replace the simulator's pods", func() error {
+		if _, err := s.Kubectl(ctx, "--namespace", chart, "delete", "pods", "--all", "--wait"); err != nil {
+			return err
+		}
+		_, err := s.Kubectl(ctx, "--namespace", chart, "rollout", "status", "daemonset/"+chart, "--timeout=60s")
+		return err
+	}))
 	if out, err := s.gpuSim(ctx, "list", first); err != nil || !strings.Contains(out, "lost") {
 		t.Errorf("%v: the GPUs are\n%s", err, out)
 	}
@@ -191,11 +203,28 @@ func (s stand) checkFault(ctx context.Context, t *testing.T, index string) {
 	wait("the taint ends", false)
 }
 
-// checkPolicy writes as the simulator without its pod.
+// checkPolicy writes as the simulator of the first node.
 func (s stand) checkPolicy(ctx context.Context, t *testing.T) {
 	t.Helper()
-	out, err := s.Kubectl(ctx, "label", "node", first, label.Present+"-", "--as=system:serviceaccount:"+chart+":"+chart)
-	if err == nil || !strings.Contains(out, "own node only") {
-		t.Errorf("the simulator's account writes any node: %v\n%s", err, out)
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	must(t, err)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + chart + ":" + chart,
+		Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {first}},
+	}
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	for _, c := range []struct{ node, patch, refused string }{
+		{first, `{"metadata":{"labels":{"` + label.Present + `":"true"}}}`, ""},
+		{second, `{"metadata":{"labels":{"` + label.Present + `":null}}}`, "own node only"},
+		{first, `{"metadata":{"labels":{"mine":"1"}}}`, "two labels"},
+		{first, `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, "two labels"},
+		{first, `{"metadata":{"annotations":{"mine":"1"}}}`, "labels of its node only"},
+		{first, `{"spec":{"unschedulable":true}}`, "labels of its node only"},
+	} {
+		_, err := client.CoreV1().Nodes().Patch(ctx, c.node, types.MergePatchType, []byte(c.patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		if c.refused == "" && err != nil || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)) {
+			t.Errorf("%s on %s: %v, want %q", c.patch, c.node, err, c.refused)
+		}
 	}
 }
