@@ -47,7 +47,7 @@ func newDemand(ctx context.Context, n *node) *publishing.Demand {
 	if n.DemandConfigMap == "" {
 		return nil
 	}
-	return publishing.NewDemand(ctx, n.client, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events, n.changed)
+	return publishing.NewDemand(ctx, n.client, n.DriverName, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events, n.changed)
 }
 
 // newSharingSettings reads the file, if there is one. It fires changed after each change.

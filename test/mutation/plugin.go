@@ -371,8 +371,13 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
 	},
 	{
+		Name: "a node with slices withdraws devices as if it were new", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Old: "return err == nil && len(list.Items) == 0", New: "return err == nil && len(list.Items) >= 0",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
+	},
+	{
 		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/kubeletplugin/publishing/demand.go",
-		Old: "case asked, a.asked == nil, a.alone:", New: "case asked, a.alone:",
+		Old: "case asked, a.asked == nil && !now.Before(a.freshEnd), a.alone:", New: "case asked, a.alone:",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
 	},
 	{

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -35,6 +36,8 @@ const (
 	endingFor = 30 * time.Second
 	// firstRead limits the wait for the ConfigMap at the start, and for a later look at it.
 	firstRead = 2 * time.Second
+	// freshFor is the time in which a new node waits for the controller's first ConfigMap. Both start together with the chart.
+	freshFor = 20 * time.Second
 	// aloneAfter is the age of the ConfigMap at which no controller runs. The controller writes it each demand.Beat.
 	aloneAfter = 10 * time.Minute
 	// aloneCheck is the interval in which the node looks at the age.
@@ -57,8 +60,10 @@ type Demand struct {
 	changed               notify.Trigger
 
 	mu sync.Mutex
-	// asked has what this node publishes. It is nil until the first ConfigMap was read.
-	asked map[string]time.Time
+	// asked has what this node publishes. It is nil until the first ConfigMap was read. Until freshEnd the node then publishes as
+	// if no object asks for anything.
+	asked    map[string]time.Time
+	freshEnd time.Time
 	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
 	ends   map[string]time.Time
 	allEnd time.Time
@@ -76,7 +81,7 @@ type Demand struct {
 // NewDemand reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
 // later change.
 func NewDemand(
-	ctx context.Context, client kubernetes.Interface, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
+	ctx context.Context, client kubernetes.Interface, driver, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
 ) *Demand {
 	a := &Demand{
 		client: client, namespace: namespace, name: name, node: node, reports: reports, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
@@ -88,10 +93,25 @@ func NewDemand(
 		if !a.written.IsZero() && a.written.Before(a.seen) { // The node does not start the time again with each restart.
 			a.seen = a.written
 		}
-	case !apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err):
+		if a.fresh(ctx, driver) {
+			a.freshEnd = time.Now().Add(freshFor)
+			time.AfterFunc(freshFor, changed.Fire)
+		}
+	default:
 		klog.FromContext(ctx).Error(err, "The devices that the cluster asks for are unknown; all are published", "configMap", name)
 	}
 	return a
+}
+
+// fresh reports whether the node has no slices of the driver. On such a node no claim has a device that the scheduler must know.
+// So the node need not publish all devices, and withdraw most of them once the controller says what the cluster asks for.
+func (a *Demand) fresh(ctx context.Context, driver string) bool {
+	ctx, cancel := context.WithTimeout(ctx, firstRead)
+	defer cancel()
+	selector := fields.Set{resourceapi.ResourceSliceSelectorNodeName: a.node, resourceapi.ResourceSliceSelectorDriver: driver}
+	list, err := a.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: 1})
+	return err == nil && len(list.Items) == 0
 }
 
 func (a *Demand) get(ctx context.Context) (*corev1.ConfigMap, error) {
@@ -140,7 +160,7 @@ func (a *Demand) Shares() sharing.Placements {
 func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
 	_, asked := a.asked[what]
 	switch now := time.Now(); {
-	case asked, a.asked == nil, a.alone:
+	case asked, a.asked == nil && !now.Before(a.freshEnd), a.alone:
 		return sharing.AllPlacements
 	case now.Before(a.ends[what]), now.Before(a.allEnd):
 		return sharing.EndingPlacements
@@ -235,7 +255,7 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 		a.sampleEnd = end
 	}
 	a.sample = sample
-	if a.asked == nil || returned {
+	if a.asked == nil && !time.Now().Before(a.freshEnd) || returned {
 		a.allEnd = end
 	}
 	for what := range a.asked {

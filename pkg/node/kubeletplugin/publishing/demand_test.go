@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -33,12 +34,19 @@ type askedNode struct {
 	changes int
 }
 
+// atAsked has slices of the node, which publish all devices.
 func atAsked(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
+	t.Helper()
+	slices := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1-gpu"}, Spec: resourceapi.ResourceSliceSpec{Driver: "gpu.nvidia.com"}}
+	atFresh(t, append([]runtime.Object{slices}, objects...), do)
+}
+
+func atFresh(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := &askedNode{t: t, client: fake.NewClientset(objects...)}
 		changed := notify.NewTrigger()
-		n.Demand = NewDemand(t.Context(), n.client, "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
+		n.Demand = NewDemand(t.Context(), n.client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for ctx.Err() == nil {
@@ -112,6 +120,26 @@ func TestDemand_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
 		n.pass(endingFor / 2)
 		n.write(configMap("3g.40gb", "1g.10gb"))
 		n.want("asked for again", all, all, 6)
+	})
+}
+
+// TestDemand_FreshNode_WaitsForTheFirstConfigMap has a node that publishes nothing yet, so nothing must end.
+func TestDemand_FreshNode_WaitsForTheFirstConfigMap(t *testing.T) {
+	const later = sharing.LaterPlacements
+	atFresh(t, nil, func(n *askedNode) {
+		n.want("at the start", later, later, 0)
+		n.pass(freshFor / 2)
+		n.write(configMap("1g.10gb"))
+		n.want("first ConfigMap", all, one, 1)
+		if shares := n.Shares(); shares != later {
+			t.Errorf("shares: %v", shares)
+		}
+	})
+	atFresh(t, nil, func(n *askedNode) {
+		n.pass(freshFor)
+		n.want("no controller", all, all, 1)
+		n.write(configMap("1g.10gb"))
+		n.want("late ConfigMap", all, ending, 2)
 	})
 }
 
@@ -192,7 +220,7 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 		old := configMap("1g.10gb")
 		time.Sleep(aloneAfter)
 		client := fake.NewClientset(old)
-		a := NewDemand(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("3g.40gb"); got != one {
 			t.Errorf("before the check: %v", got)
 		}
@@ -319,7 +347,7 @@ func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
 		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
-		a := NewDemand(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("1g.10gb"); got != all {
 			t.Errorf("%v", got)
 		}
