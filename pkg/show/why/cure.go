@@ -427,12 +427,14 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 
 // taintCure says how a taint goes. Tolerating it has the same effect for the scheduler.
 func (a *asker) taintCure(t resourceapi.DeviceTaint) string {
-	switch t.Key {
-	case resourceslices.UnhealthyTaint:
+	switch {
+	case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
+		return "the node must publish the devices again, which it does within a minute while the claim waits"
+	case t.Key == resourceslices.UnhealthyTaint:
 		return fmt.Sprintf("the GPU with the taint %s must be repaired", ask.TaintText(t))
-	case resourceslices.CordonTaint:
+	case t.Key == resourceslices.CordonTaint:
 		return "the cordon of the GPU must end (kubectl gpu uncordon)"
-	case resourceslices.ReservedTaint:
+	case t.Key == resourceslices.ReservedTaint:
 		return "the reservation must end, which it does within minutes"
 	}
 	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", ask.TaintText(t))

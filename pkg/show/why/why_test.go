@@ -287,6 +287,10 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Waits, []string{
 			"  - node n1: other claims hold the devices, and its free ones have device taints that the claim does not tolerate: unhealthy (lost; kubectl gpu doctor says what to do)",
 		}},
+		"devices that the node withdraws": {func(e *env) why.Subject { taint(e, "no-demand", 0, 1, 2); return why.Subject{Pod: waiting(e)} }, why.Waits, []string{
+			"withdrawn while no object asks for them",
+			"  - the node must publish the devices again, which it does within a minute while the claim waits; at once it fits on n1",
+		}},
 		"a free GPU that is cordoned": {func(e *env) why.Subject {
 			cordon(e, "gpu-0000-43-00-0")
 			e.Start(claim("train-0", gpus, 1), "n1")
