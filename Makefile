@@ -80,6 +80,24 @@ demo-up: images cluster-build ## The same cluster and driver, left running for y
 demo-down: ## Remove what demo-up made
 	@$(BIN)/onenode down --dir $(DEMO_DIR)
 
+.PHONY: kind-up
+kind-up: ## The demos' cluster on kind, for a machine with Docker and kind
+	@demo/kind/kind.sh up
+
+.PHONY: kind-run
+kind-run: ## Every demo on it; DEMO="one-gpu mig-one" for some
+	@demo/kind/kind.sh run $(DEMO)
+
+.PHONY: kind-down
+kind-down: ## Remove it
+	@demo/kind/kind.sh down
+
+.PHONY: test-kind
+test-kind: ## A real kind cluster on Debian, without a registry: demos, faults, reboots; DEMO="one-gpu mig-one" for some demos
+	@hack/kind-packages.sh
+	@$(MAKE) --no-print-directory images cluster-build
+	@hack/test-kind.sh $(KUBERNETES) $(DEMO)
+
 .PHONY: test
 test: images cluster-build ## Everything that CI runs, side by side, with a table of the times
 	@hack/test.sh $(KUBERNETES) $(COVER_MIN)

@@ -11,7 +11,7 @@ build() {
   local cgo=$1 module=$2 name=$3
   shift 3
   n=$((n + 1))
-  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/9] $name" "$bin/$name" -trimpath "$@")
+  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/10] $name" "$bin/$name" -trimpath "$@")
 }
 build 1 . dra-kubelet-plugin -tags grpcnotrace -ldflags "$ldflags -extldflags=-Wl,-z,lazy" ./cmd/dra-kubelet-plugin
 build 0 . mps-supervisor -ldflags "$ldflags" ./cmd/mps-supervisor
@@ -22,4 +22,5 @@ build 1 . libnvidia-ml.so.1 -buildmode=c-shared -ldflags "-s -w -extldflags=-Wl,
 rm -f "$bin"/libnvidia-ml.so.h "$bin"/libnvidia-ml.h
 build 0 . nvidia-smi -ldflags "-s -w" ./sim/cmd/nvidia-smi
 build 1 test/cluster onenode -ldflags "-s -w" ./cmd/onenode
+build 0 test/cluster kindhost -ldflags "-s -w" ./cmd/kindhost
 build 0 test demo -ldflags "-s -w" ./demo

@@ -9,28 +9,27 @@
 #   demo/kind/kind.sh down          remove the cluster
 #   demo/kind/kind.sh --dry-run …   print the commands instead
 #
-# Needs Docker with BuildKit, kind 0.27 or later, kubectl and Go. Kind's nodes run
-# containerd 2, which reads CDI specs by default. hack/tool.sh builds Helm.
+# Needs Linux, Docker, kind 0.27 or later, kubectl and Go. Kind's nodes run containerd 2, which reads CDI specs by
+# default. hack/tool.sh builds Helm. The demo tool (test/demo) installs the driver and runs the demos; node.sh is its
+# way to the node. Images come from `make images` if it ran, or else from Docker with BuildKit.
 #
-# Environment: CLUSTER (gpu-demo), PROFILE (hgx-h100), KIND_NODE_IMAGE (kind's
-# default; the demos need Kubernetes 1.36), VERSION (the chart's appVersion).
+# Environment: CLUSTER (gpu-demo), KIND_NODE_IMAGE (kind's default; the demos need Kubernetes 1.36), VERSION (the
+# chart's appVersion), GO_IMAGE (the compiler's image, for Docker), DRIVER_ROOT (a directory of this machine for the
+# simulated driver root; default: one that is on the node only).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 
 cluster=${CLUSTER:-gpu-demo}
-profile=${PROFILE:-hgx-h100}
 version=${VERSION:-$(sed -n 's/^appVersion: "\(.*\)"$/\1/p' deployments/helm/gpu-dra-driver/Chart.yaml)}
 node=$cluster-control-plane
-context=kind-$cluster
-simulator=dist/kind-simulator
-root=/var/lib/gpusim-root # of the simulated machine, on the node
-namespace=gpu-dra-driver
+state=dist/kind
+by_docker=dist/kind-simulator # of a Docker build, with the C library of its images
 dry=false
 
 usage() {
-	sed -n '5,10s/^# \{0,1\}//p' "$here/kind.sh" >&2
+	sed -n '7,10s/^# \{0,1\}//p' "$here/kind.sh" >&2
 	exit 2
 }
 
@@ -43,152 +42,119 @@ run() {
 	fi
 }
 
+fail() {
+	echo "kind.sh: $*" >&2
+	exit 1
+}
+
 need() {
+	local program
 	$dry && return
 	for program in "$@"; do
-		command -v "$program" >/dev/null || {
-			echo "kind.sh: $program is not installed" >&2
-			exit 1
-		}
+		command -v "$program" >/dev/null || fail "$program is not installed"
 	done
 }
 
-kc() { run kubectl --context "$context" "$@"; }
+# built reports whether `make images` has made the images and the simulator, with one C library.
+built() {
+	local file
+	[ ! -e $by_docker ] || return 1
+	for file in dist/{dra-kubelet-plugin,mps-supervisor,dra-controller,probe}-"$version".tar \
+		bin/{gpusim,nvidia-smi,libnvidia-ml.so.1}; do
+		[ -e "$file" ] || return 1
+	done
+}
 
-# The images of the chart and of the demos.
-images=(dra-kubelet-plugin mps-supervisor dra-controller probe)
+# build builds the images and the simulator with Docker, both by one compiler.
+build() {
+	local client
+	if ! $dry; then
+		client=$(docker version --format '{{.Client.Version}}') || fail "docker does not answer"
+		# Older clients have BuildKit built in.
+		[ "${client%%.*}" -lt 23 ] || docker buildx version >/dev/null 2>&1 ||
+			fail "docker $client needs its plugin buildx for BuildKit: install docker-buildx, or run make images first"
+	fi
+	export DOCKER_BUILDKIT=1
+	run docker build -f deployments/images/Dockerfile ${GO_IMAGE:+--build-arg "GO_IMAGE=$GO_IMAGE"} \
+		--build-arg "VERSION=$version" --output "type=local,dest=dist" .
+	run docker build -f demo/kind/simulator.Dockerfile ${GO_IMAGE:+--build-arg "GO_IMAGE=$GO_IMAGE"} \
+		--output "type=local,dest=$by_docker" .
+}
+
+# tools builds the programs that run on this machine.
+tools() {
+	run env CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags "-s -w -X main.version=$version" -o bin/kubectl-gpu ./cmd/kubectl-gpu
+	run env CGO_ENABLED=0 go -C test build -trimpath -ldflags "-s -w" -o ../bin/demo ./demo
+}
+
+# config prints the cluster's configuration.
+config() {
+	cat demo/kind/cluster.yaml
+	[ -z "${DRIVER_ROOT:-}" ] || printf '    extraMounts:\n      - hostPath: %s\n        containerPath: %s\n' "$DRIVER_ROOT" "$DRIVER_ROOT"
+}
 
 up() {
+	local simulator=bin file
 	need docker kind kubectl go
-	run docker build -f deployments/images/Dockerfile --build-arg "VERSION=$version" --output "type=local,dest=dist" .
-	run docker build -f demo/kind/simulator.Dockerfile --output "type=local,dest=$simulator" .
-
-	run kind create cluster --name "$cluster" --config demo/kind/cluster.yaml \
-		${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"} --wait 120s
-
-	# The simulated machine is on the node: containers get its device nodes and
-	# load its libraries.
+	built || {
+		simulator=$by_docker
+		build
+	}
+	tools
+	if $dry || ! kind get clusters 2>/dev/null | grep -qx "$cluster"; then
+		run kind create cluster --name "$cluster" --config - ${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"} --wait 120s < <(config)
+	fi
+	skew
+	# The simulated machine is on the node: containers get its device nodes and load its libraries.
 	run docker exec "$node" mkdir -p /opt/gpusim
-	run docker cp "$simulator/." "$node:/opt/gpusim"
-	run docker exec "$node" /opt/gpusim/gpusim up --profile "$profile" --root "$root"
-
-	for image in "${images[@]}"; do
-		run kind load image-archive --name "$cluster" "dist/$image-$version.tar"
+	for file in gpusim nvidia-smi libnvidia-ml.so.1; do
+		run docker cp "$simulator/$file" "$node:/opt/gpusim/"
 	done
-	chart
+	demo install
 	echo "Now: demo/kind/kind.sh run" >&2
 }
 
-# chart installs or upgrades the driver, with more arguments of Helm if given.
-chart() {
-	run hack/tool.sh helm upgrade --install gpu-dra-driver deployments/helm/gpu-dra-driver \
-		--kube-context "$context" --namespace "$namespace" --create-namespace --wait --timeout 120s \
-		--set "image.tag=$version" --set image.pullPolicy=Never --set kubeletPlugin.affinity=null --set "nvidiaDriverRoot=$root" \
-		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys" \
-		--set kubeletPlugin.driverRootReadOnly=false "$@"
+# skew fails if kubectl is not within one minor version of the cluster: it may drop fields that it does not know.
+skew() {
+	local client server
+	$dry && return
+	kubeconfig
+	read -r client server < <(kubectl version -o json |
+		sed -n '/"\(client\|server\)Version"/,/}/s/.*"minor": "\([0-9]*\).*/\1/p' | xargs)
+	[ $((client - server)) -ge -1 ] && [ $((client - server)) -le 1 ] ||
+		fail "$(command -v kubectl) is of Kubernetes 1.$client and the cluster of 1.$server: put a kubectl of 1.$server first in PATH, and run this again"
 }
 
-# configure upgrades the chart to a file of demo/settings or none, and waits until the slices match it. The default
-# share of a GPU is then less than the GPU, or all of it.
-configure() {
-	local deadline=$((SECONDS + 150)) want=whole shares
-	if [ -n "$1" ] && grep -q '^sharing:' "demo/settings/$1"; then want=shared; fi
-	chart ${1:+--values "demo/settings/$1"}
-	if $dry; then
-		echo "# until the published GPUs are $want"
-		return
-	fi
-	while [ "$SECONDS" -lt "$deadline" ]; do
-		shares=$(kubectl --context "$context" get resourceslices -o \
-			'jsonpath={range .items[*].spec.devices[*]}{.attributes.type.string} {.capacity.memory.requestPolicy.default} {.capacity.memory.value}{"\n"}{end}' |
-			awk '$1 == "gpu" {print ($2 == $3 ? "whole" : "shared")}' | sort -u)
-		[ "$shares" = "$want" ] && return
-		sleep 1
-	done
-	echo "kind.sh: the published GPUs are not $want" >&2
-	return 1
+# kubeconfig writes and selects a file of this cluster only.
+kubeconfig() {
+	mkdir -p $state
+	kind get kubeconfig --name "$cluster" >$state/kubeconfig.new
+	chmod 600 $state/kubeconfig.new
+	mv $state/kubeconfig.new $state/kubeconfig
+	export KUBECONFIG=$PWD/$state/kubeconfig
 }
 
-# ran counts the pods of a namespace that run or have succeeded, warned the pending pods that an Event warns of.
-ran() {
-	kubectl --context "$context" -n "$1" get pods --no-headers | grep -cE ' (Running|Completed) ' || true
-}
-warned() {
-	kubectl --context "$context" -n "$1" get pods --field-selector status.phase=Pending -o name | sed 's,.*/,,' |
-		while read -r pod; do kubectl --context "$context" -n "$1" get events --no-headers \
-			--field-selector "type=Warning,involvedObject.name=$pod" | tail -n 1; done 2>/dev/null
-}
-
-# settled waits until the numbers of running and pending pods match the demo's head.
-settled() {
-	local space=$1 want=${2:-0} pending=${3:-0} deadline=$((SECONDS + 120)) have=0 waiting=0
-	while [ "$SECONDS" -lt "$deadline" ]; do
-		have=$(ran "$space") waiting=$(warned "$space" | wc -l)
-		[ "$have" -ge "$want" ] && [ "$waiting" -ge "$pending" ] && return
-		sleep 1
-	done
-	echo "kind.sh: in $space, $have of $want pods run and $waiting of $pending wait for a reason" >&2
-	kubectl --context "$context" -n "$space" get events --sort-by=.lastTimestamp >&2 || true
-	return 1
-}
-
-# steps runs the commands of a demo's head. One after "Refused:" must fail.
-steps() {
-	local label words
-	while read -r label _ words; do
-		case $words in
-		gpu\ *) set -- go run ./cmd/kubectl-gpu --context "$context" ${words#gpu } ;;
-		*) set -- kubectl --context "$context" $words ;;
-		esac
-		if $dry || [ "$label" = Then: ]; then
-			run "$@"
-		elif "$@"; then
-			echo "kind.sh: not refused: $*" >&2
-			return 1
-		fi
-	done < <(sed -n 's/^# \(\(Then\|Refused\):\) `\(.*\)`$/\1 \3/p' "$1")
+# demo runs the demo tool on the cluster.
+demo() {
+	$dry || kubeconfig
+	run env CLUSTER="$cluster" ONENODE=demo/kind/node.sh ONENODE_DIR=$state NODE_GPUSIM=/opt/gpusim/gpusim \
+		DRIVER_ROOT="${DRIVER_ROOT:-/var/lib/gpusim-root}" bin/demo "$@"
 }
 
 demos() {
-	need kubectl
-	local file name space pods pending settings in_force=
-	[ $# -gt 0 ] || set -- demo/*.yaml $(grep -lE '^# (Pods|Pending): ' demo/*/*.yaml | xargs -n1 dirname)
-	for file in "$@"; do
-		name=$(basename "$file" .yaml)
-		file=demo/$name.yaml space=demo-$name
-		# A demo of several files is a directory, and the file whose head counts pods is the first.
-		[ -f "$file" ] || file=$(grep -lsE '^# (Pods|Pending): ' demo/"$name"/*.yaml) || {
-			echo "kind.sh: there is no $file" >&2
-			exit 2
-		}
-		echo "== $name: $(sed -n '1s/^# //p' "$file")"
-		pods=$(sed -n '/^# \(Then\|Refused\): /q; s/^# Pods: //p' "$file")
-		pending=$(sed -n '/^# \(Then\|Refused\): /q; s/^# Pending: //p' "$file")
-		settings=$(sed -n 's/^# Settings: //p' "$file")
-		if [ "$settings" != "$in_force" ]; then
-			configure "$settings"
-			in_force=$settings
-		fi
-		kc apply -f "$file"
-		if $dry; then
-			echo "# until ${pods:-0} pods of $space run and ${pending:-0} wait for a reason"
-			steps "$file"
-		else
-			settled "$space" "$pods" "$pending"
-			for pod in $(kubectl --context "$context" -n "$space" get pods --field-selector status.phase!=Pending -o name); do
-				kc -n "$space" logs "$pod" --all-containers --prefix
-			done
-			warned "$space"
-			steps "$file"
-		fi
-		kc delete -f "$file" --wait=true
-	done
-	[ -z "$in_force" ] || configure ""
+	need docker kind kubectl go
+	tools
+	if [ $# -eq 0 ]; then
+		demo run
+	else
+		demo run "$@"
+	fi
 }
 
 down() {
 	need kind
 	run kind delete cluster --name "$cluster"
+	run rm -rf $state
 }
 
 if [ "${1:-}" = --dry-run ]; then

@@ -5,7 +5,9 @@
 #
 # The simulator's files, built on the distribution of the plugin's image: the
 # plugin loads the library into its own process, with its own C library.
-FROM golang:1.26-bookworm AS build
+# To pin the compiler, give --build-arg GO_IMAGE=NAME@sha256:DIGEST, as for the images.
+ARG GO_IMAGE=golang:1.26-bookworm
+FROM ${GO_IMAGE} AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download

@@ -70,7 +70,7 @@ func startProcesses(ctx context.Context, s *env.Env, pods []corev1.Pod) (end fun
 		}
 		return err
 	}
-	state, err := engine.Open(s.Root, nil).State()
+	state, err := s.SimState(ctx)
 	if err != nil {
 		return end, err
 	}

@@ -19,10 +19,13 @@ import (
 // atOnce is the number of small demos that fit on eight GPUs.
 const atOnce = 4
 
-// all runs the demos, the small ones side by side, and prints a table of what their containers have.
-func all(ctx context.Context, s *env.Env, out io.Writer) error {
+// play runs the named demos, or all, the small ones side by side, and prints a table of what their containers have.
+func play(ctx context.Context, s *env.Env, names []string, out io.Writer) error {
 	demos, err := s.Demos()
 	if err != nil {
+		return err
+	}
+	if demos, err = named(demos, names); err != nil {
 		return err
 	}
 	// Demos that need other settings come last.
@@ -59,6 +62,30 @@ func all(ctx context.Context, s *env.Env, out io.Writer) error {
 	}
 	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results)+paid(results)+stories(results))
 	return err
+}
+
+// named returns the demos with the names, or all if there are no names.
+func named(demos []env.Demo, names []string) ([]env.Demo, error) {
+	if len(names) == 0 {
+		return demos, nil
+	}
+	var out []env.Demo
+	for _, name := range names {
+		i := slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no demo %q: demo/ has %s", name, strings.Join(nameList(demos), ", "))
+		}
+		out = append(out, demos[i])
+	}
+	return out, nil
+}
+
+func nameList(demos []env.Demo) []string {
+	var out []string
+	for _, d := range demos {
+		out = append(out, d.Name)
+	}
+	return out
 }
 
 // paid returns the use and cost of the pods of the demo that shows them.

@@ -4,11 +4,14 @@
 // Package env is the environment of the end-to-end tests. It installs the driver on the one-machine Kubernetes as a
 // user does, with images, chart and demos, and inspects the result from inside the containers.
 //
-// It runs under onenode, which names the cluster in environment variables: KUBECONFIG, ONENODE, ONENODE_DIR.
+// It runs under onenode, which names the cluster in environment variables: KUBECONFIG, ONENODE, ONENODE_DIR. For another
+// cluster, ONENODE is a program with the verbs exec, load, restart, reboot and which, such as demo/kind/node.sh.
+// DRIVER_ROOT is then the path of the simulated driver root on its node, and NODE_GPUSIM that of gpusim.
 package env
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/demos"
 )
 
@@ -38,9 +42,11 @@ const (
 type Env struct {
 	// Tree is the root of the source tree, with bin/ and dist/ built.
 	Tree string
-	// Dir is the cluster's state directory, Root the simulated driver root below it.
-	Dir, Root   string
-	Onenode     string
+	// Dir is the cluster's state directory, Root the path of the simulated driver root on the node, below Dir for onenode.
+	Dir, Root string
+	Onenode   string
+	// NodeGPUSim is the path of gpusim on the node, or "" if bin/gpusim of this machine reaches Root.
+	NodeGPUSim  string
 	KubectlPath string
 	Client      kubernetes.Interface
 	// Log receives progress messages.
@@ -61,10 +67,14 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 	if s.Dir == "" || s.Onenode == "" || kubeconfig == "" {
 		return nil, errors.New("ONENODE, ONENODE_DIR and KUBECONFIG are not set: run this under `bin/onenode run --dir DIR -- ...`")
 	}
-	s.Root = filepath.Join(s.Dir, "driver")
+	s.Root = cmp.Or(os.Getenv("DRIVER_ROOT"), filepath.Join(s.Dir, "driver"))
+	s.NodeGPUSim = os.Getenv("NODE_GPUSIM")
 	var err error
 	if s.Tree, err = demos.Tree(); err != nil {
 		return nil, err
+	}
+	if strings.Contains(s.Onenode, "/") && !filepath.IsAbs(s.Onenode) {
+		s.Onenode = filepath.Join(s.Tree, s.Onenode)
 	}
 	s.Chart = filepath.Join(s.Tree, "deployments", "helm", "gpu-dra-driver")
 	out, err := exec.Command(s.Onenode, "which", "kubectl").Output()
@@ -110,8 +120,24 @@ func (e *Env) Node(ctx context.Context, verb string, args ...string) error {
 
 // Sim runs a verb of `gpusim` on the driver root.
 func (e *Env) Sim(ctx context.Context, verb string, args ...string) error {
+	if e.NodeGPUSim != "" {
+		_, err := e.OnNode(ctx, append([]string{e.NodeGPUSim, verb, "--root", e.Root}, args...)...)
+		return err
+	}
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.Root}, args...)...)
 	return err
+}
+
+// SimState returns the state of the simulated machine.
+func (e *Env) SimState(ctx context.Context) (*engine.State, error) {
+	if e.NodeGPUSim == "" {
+		return engine.Open(e.Root, nil).State()
+	}
+	out, err := e.OnNode(ctx, "cat", filepath.Join(e.Root, engine.Dir, "state.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the state of the simulated machine on the node: %w", err)
+	}
+	return engine.Decode([]byte(out))
 }
 
 // RootOf returns the simulated driver root of a node, counted from 1.

@@ -15,7 +15,12 @@ import (
 
 // Install creates the simulated GPUs, loads the images and installs the chart, with more Helm arguments if given.
 func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...string) error {
-	if err := e.Step("simulate "+profile, func() error { return e.Sim(ctx, "up", "--profile", profile) }); err != nil {
+	if err := e.Step("simulate "+profile, func() error {
+		if _, err := e.SimState(ctx); err == nil {
+			return nil // An earlier call has made it.
+		}
+		return e.Sim(ctx, "up", "--profile", profile)
+	}); err != nil {
 		return err
 	}
 	if err := e.Step("load the images", func() error {

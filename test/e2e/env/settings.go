@@ -5,6 +5,7 @@ package env
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,6 +23,12 @@ type settings struct {
 	asShipped bool
 }
 
+// Adopt takes over a cluster on which Install ran in another process, with settings that a run may have left.
+func (e *Env) Adopt(ctx context.Context) error {
+	e.inForce = settings{file: "unknown"}
+	return e.Configure(ctx, "")
+}
+
 // Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, unless they are in force.
 // It waits until the published devices match.
 func (e *Env) Configure(ctx context.Context, file string) error {
@@ -29,7 +36,7 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 	if want == e.inForce {
 		return nil
 	}
-	return e.Step("settings: "+file, func() error {
+	return e.Step("settings: "+cmp.Or(file, "the chart's own"), func() error {
 		var args []string
 		shared := false
 		if file != "" {

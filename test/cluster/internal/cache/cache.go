@@ -58,6 +58,15 @@ func (c Cache) Components(ctx context.Context, version string) ([]recipe.Compone
 	return append(recipe.Node(), k), nil
 }
 
+// Kind lists the recipes of kind and of the programs that its node needs beside Components.
+func (c Cache) Kind(ctx context.Context, version string) ([]recipe.Component, error) {
+	goMod, err := c.upstreamGoMod(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	return recipe.Kind(version, goMod)
+}
+
 // upstreamGoMod is the go.mod of k8s.io/kubernetes, stored in the cache: the module cache may be cleaned while its
 // programs are still valid.
 func (c Cache) upstreamGoMod(ctx context.Context, version string) (string, error) {
@@ -124,34 +133,53 @@ func (c Cache) Build(ctx context.Context, components []recipe.Component) ([]stri
 }
 
 func (c Cache) buildOne(ctx context.Context, component recipe.Component, label string, start time.Time) error {
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return err
+	_, err := c.Entry(ctx, component.Key(), label, start, func(dir string) error {
+		if err := compile(ctx, component, dir, label, c.Progress); err != nil {
+			return fmt.Errorf("build %s %s: %w", component.Name, component.Version, err)
+		}
+		return nil
+	})
+	return err
+}
+
+// Entry returns the directory of the entry key. If it is missing, make fills a directory, which becomes the entry.
+// A complete entry has a directory bin. label begins the lines of progress, with the time since start.
+func (c Cache) Entry(ctx context.Context, key, label string, start time.Time, make func(dir string) error) (string, error) {
+	entry := filepath.Join(c.Dir, key)
+	complete := func() bool {
+		_, err := os.Stat(filepath.Join(entry, "bin"))
+		return err == nil
 	}
-	unlock, err := c.lock(ctx, component.Key(), label)
+	if complete() {
+		return entry, nil
+	}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := c.lock(ctx, key, label)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer unlock()
-	if _, ok := c.Bin(component); ok {
-		return nil
+	if complete() {
+		return entry, nil
 	}
 	fmt.Fprintf(c.Progress, "%s: building\n", label)
-	entry := filepath.Join(c.Dir, component.Key())
-	tmp := filepath.Join(c.Dir, ".building-"+component.Key())
+	tmp := filepath.Join(c.Dir, ".building-"+key)
 	// A builder that was killed leaves its directory; the lock keeps other builders out of it.
 	if err := os.RemoveAll(tmp); err != nil {
-		return err
+		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	if err := compile(ctx, component, tmp, label, c.Progress); err != nil {
-		return fmt.Errorf("build %s %s: %w", component.Name, component.Version, err)
+	if err := make(tmp); err != nil {
+		return "", err
 	}
 	// An entry without bin is not complete.
 	if err := errors.Join(os.RemoveAll(entry), os.Rename(tmp, entry)); err != nil {
-		return err
+		return "", err
 	}
 	fmt.Fprintf(c.Progress, "%s: built, %s elapsed\n", label, time.Since(start).Round(time.Second))
-	return nil
+	return entry, nil
 }
 
 func compile(ctx context.Context, component recipe.Component, dir, label string, progress io.Writer) error {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image makes image archives of one static program, such as the sandbox image of a pod and images for tests.
+// Package image makes image archives of a few files, such as the sandbox image of a pod and images for tests.
 package image
 
 import (
@@ -19,20 +19,29 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
+// File is a file of an image, or a symbolic link to Link.
+type File struct {
+	// Name is the path in the image, without a slash at its start.
+	Name string
+	// Source is the file with the content.
+	Source, Link string
+}
+
 // Write writes a docker archive of an image that contains only the program, as its entry point /<base>, under the
 // reference.
 func Write(path, reference, program, base string) error {
-	binary, err := os.ReadFile(program)
-	if err != nil {
-		return err
-	}
+	return WriteFiles(path, reference, "/"+base, File{Name: base, Source: program})
+}
+
+// WriteFiles writes a docker archive of an image with the files, each executable, under the reference. An image without
+// an entry point needs a command from its pod.
+func WriteFiles(path, reference, entrypoint string, files ...File) error {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	if err := w.WriteHeader(&tar.Header{Name: base, Mode: 0o755, Size: int64(len(binary)), Typeflag: tar.TypeReg}); err != nil {
-		return err
-	}
-	if _, err := w.Write(binary); err != nil {
-		return err
+	for _, f := range files {
+		if err := add(w, f); err != nil {
+			return err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return err
@@ -47,7 +56,7 @@ func Write(path, reference, program, base string) error {
 	if err != nil {
 		return err
 	}
-	img, err = mutate.ConfigFile(img, withEntrypoint(img, "/"+base))
+	img, err = mutate.ConfigFile(img, withEntrypoint(img, entrypoint))
 	if err != nil {
 		return err
 	}
@@ -58,6 +67,21 @@ func Write(path, reference, program, base string) error {
 	return tarball.WriteToFile(path, tag, img)
 }
 
+func add(w *tar.Writer, f File) error {
+	if f.Link != "" {
+		return w.WriteHeader(&tar.Header{Name: f.Name, Mode: 0o777, Linkname: f.Link, Typeflag: tar.TypeSymlink})
+	}
+	content, err := os.ReadFile(f.Source)
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: f.Name, Mode: 0o755, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+		return err
+	}
+	_, err = w.Write(content)
+	return err
+}
+
 func withEntrypoint(img v1.Image, entrypoint string) *v1.ConfigFile {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -65,6 +89,8 @@ func withEntrypoint(img v1.Image, entrypoint string) *v1.ConfigFile {
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", runtime.GOARCH
-	config.Config.Entrypoint = []string{entrypoint}
+	if entrypoint != "" {
+		config.Config.Entrypoint = []string{entrypoint}
+	}
 	return config
 }
