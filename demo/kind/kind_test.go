@@ -270,8 +270,8 @@ func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	}
 }
 
-// TestSimulatorDockerfile_PackagesAndCopies_Exist checks the packages of the simulator's image, and that its compiler
-// is that of the images.
+// TestSimulatorDockerfile_PackagesAndCopies_Exist checks the packages of the simulator's image, and that it has the same
+// compiler as the images.
 func TestSimulatorDockerfile_PackagesAndCopies_Exist(t *testing.T) {
 	data, err := os.ReadFile("simulator.Dockerfile")
 	if err != nil {

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The verbs of onenode that the demo tool and the end-to-end tests use, for the node of a kind cluster. They call this
-# script as $ONENODE. The cluster is that of KUBECONFIG and CLUSTER (gpu-demo); --dir is ignored.
+# script as $ONENODE. KUBECONFIG and CLUSTER (gpu-demo) name the cluster; --dir is ignored.
 #
 #   node.sh exec --dir DIR -- CMD...               run a command on the node
 #   node.sh load --dir DIR ARCHIVE...              load image archives

@@ -126,7 +126,7 @@ type result struct {
 	demo          env.Demo
 	ran, waited   int
 	pods, waiting [][]string
-	// story has the demo's steps with their output.
+	// story has the demo's steps with their output, or its fault.
 	story string
 	// layout is the output of `kubectl gpu layout` while the demo ran, beside the other demos of the moment.
 	layout string
@@ -172,6 +172,14 @@ func one(ctx context.Context, s *env.Env, d env.Demo) (result, error) {
 			return r, err
 		}
 		if pods, err = s.WaitSettled(ctx, d.AfterSteps()); err != nil {
+			return r, err
+		}
+	}
+	if f, ok := faults[d.Name]; ok {
+		if r.story, err = f.show(ctx, s, d, pods[0]); err != nil {
+			return r, err
+		}
+		if pods, err = s.WaitSettled(ctx, d); err != nil {
 			return r, err
 		}
 	}

@@ -6,7 +6,7 @@
 //
 // It runs under onenode, which names the cluster in environment variables: KUBECONFIG, ONENODE, ONENODE_DIR. For another
 // cluster, ONENODE is a program with the verbs exec, load, restart, reboot and which, such as demo/kind/node.sh.
-// DRIVER_ROOT is then the path of the simulated driver root on its node, and NODE_GPUSIM that of gpusim.
+// DRIVER_ROOT is then the path of the simulated driver root on its node, and NODE_GPUSIM the path of `gpusim`.
 package env
 
 import (
@@ -45,7 +45,7 @@ type Env struct {
 	// Dir is the cluster's state directory, Root the path of the simulated driver root on the node, below Dir for onenode.
 	Dir, Root string
 	Onenode   string
-	// NodeGPUSim is the path of gpusim on the node, or "" if bin/gpusim of this machine reaches Root.
+	// NodeGPUSim is the path of `gpusim` on the node, or "" if bin/gpusim of this machine reaches Root.
 	NodeGPUSim  string
 	KubectlPath string
 	Client      kubernetes.Interface

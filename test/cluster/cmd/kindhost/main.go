@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// exitCode is a program's exit code. The program has told its error.
+// exitCode is a program's exit code. The program has printed its error.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -204,7 +204,7 @@ func prepare(s spec.Spec, img nodeimage.Image) error {
 // archive is the name of the link to the node image.
 const archive = "node"
 
-// environment is that of the command: Docker, kind and kubectl find the cluster and no other one.
+// environment returns the command's variables: Docker, kind and kubectl find the cluster and no other one.
 func environment(s spec.Spec, img nodeimage.Image) []string {
 	return append(os.Environ(),
 		"PATH="+s.Path("bin")+":"+os.Getenv("PATH"), "DOCKER_HOST=unix://"+s.Path("docker.sock"), "DOCKER_CONFIG="+s.Path("docker"),

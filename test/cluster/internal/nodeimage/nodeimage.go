@@ -4,8 +4,8 @@
 // Package nodeimage makes the image of a kind node without a registry: Debian's packages by mmdebstrap, all other
 // programs from Go modules. It follows images/base and `kind build node-image` of kind's module.
 //
-// Differences from kind's own image: the CNI plugin is a static configuration for one node, because kindnetd is in no
-// module; there is no provisioner of volumes; CoreDNS has the plugins of kubeadm's Corefile only.
+// It differs from kind's own image. The CNI plugin is a static configuration for one node, because kindnetd is in no
+// module. There is no provisioner of volumes. CoreDNS has the plugins of kubeadm's Corefile only.
 package nodeimage
 
 import (
@@ -36,7 +36,7 @@ import (
 // suite is the Debian release of the node. Newer ones have a systemd that refuses cgroup v1.
 const suite = "bookworm"
 
-// packages are those of kind's Dockerfile, without file systems that no test mounts.
+// packages lists the packages of kind's Dockerfile, without file systems that no test mounts.
 const packages = "systemd,systemd-sysv,conntrack,iptables,nftables,iproute2,ethtool,mount,kmod,libseccomp2,jq,procps,ca-certificates"
 
 // XtablesCommand is a command of the program that uses this package. mmdebstrap runs it: XtablesCommand ROOT OUT
@@ -99,7 +99,7 @@ func Build(ctx context.Context, c cache.Cache, version string) (Image, error) {
 	for _, component := range append(components, last...) {
 		fmt.Fprintln(h, component.Key())
 	}
-	fmt.Fprintln(h, script, suite, packages, network, storage, SysResource())
+	fmt.Fprintln(h, edition, script, suite, packages, network, storage, SysResource())
 	key := fmt.Sprintf("kind-node-%s-%s", version, hex.EncodeToString(h.Sum(nil))[:8])
 	dir, err := c.Entry(ctx, key, "[node image] "+img.Reference, began, func(dir string) error {
 		return img.assemble(ctx, c, dir, version, references)
@@ -127,6 +127,9 @@ type stream struct {
 }
 
 func (s stream) Close() error { return errors.Join(s.ReadCloser.Close(), s.file.Close()) }
+
+// edition counts changes of this package that change the image.
+const edition = 2
 
 const archive = "node.tar.zst"
 
@@ -347,16 +350,37 @@ func WriteKubeProxy(root, out, reference, program string) error {
 	for _, e := range extensions {
 		files = append(files, image.File{Name: strings.TrimPrefix(e, root+"/"), Source: e})
 	}
-	libraries, err := exec.Command("chroot", root, "ldd", "/"+xtables).Output()
+	args := []string{root, "ldd"}
+	for _, f := range files[1:] {
+		if f.Link == "" {
+			args = append(args, "/"+f.Name)
+		}
+	}
+	listed, err := exec.Command("chroot", args...).Output()
 	if err != nil {
 		return fmt.Errorf("list the libraries of iptables: %w", err)
 	}
-	for _, word := range strings.Fields(string(libraries)) {
-		if strings.HasPrefix(word, "/") {
-			files = append(files, image.File{Name: word[1:], Source: filepath.Join(root, word)})
-		}
+	for _, library := range libraries(string(listed)) {
+		files = append(files, image.File{Name: library[1:], Source: filepath.Join(root, library)})
 	}
 	return image.WriteFiles(out, reference, "", files...)
+}
+
+// libraries reads the paths in ldd's output for several files.
+func libraries(listed string) []string {
+	var out []string
+	for line := range strings.Lines(listed) {
+		if !strings.HasPrefix(line, "\t") {
+			continue // the file itself
+		}
+		for _, word := range strings.Fields(line) {
+			if strings.HasPrefix(word, "/") {
+				out = append(out, word)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // SysResource reports whether this machine can give away CAP_SYS_RESOURCE, as dockerd does for privileged containers.
