@@ -24,7 +24,7 @@ func TestFaults_Demos_ExistWithOnePod(t *testing.T) {
 	for name := range faults {
 		i := slices.IndexFunc(all, func(d env.Demo) bool { return d.Name == name })
 		if i < 0 || all[i].Pods != 1 || all[i].Steps != nil {
-			t.Errorf("%s is no demo of one pod without steps", name)
+			t.Errorf("%s must be a demo of one pod without steps", name)
 		}
 	}
 	if _, err := named(all, []string{"one-gpu", "no-such-demo"}); err == nil {
