@@ -22,6 +22,11 @@ type Claim struct {
 	Charge Charge
 }
 
+// IsCounted reports whether the controller has counted the claims under the budget as it is now.
+func IsCounted(b *v1alpha1.GPUBudget) bool {
+	return b.Status.CountedVersion != "" && b.Status.ObservedGeneration == b.Generation
+}
+
 // Check returns why a budget has no room for a cost, or nil. It is Refused.
 func Check(b *v1alpha1.GPUBudget, asked Charge) error { return check(b, Charge{}, asked) }
 
@@ -32,7 +37,7 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 	switch {
 	case asked.Unknown != "" && (asked.UnknownGPUs || bounds(hard)):
 		return Refused(fmt.Sprintf("%s: it cannot be counted: %s. A budget without limits of memory and models counts GPUs and partitions that no node has yet", name, asked.Unknown))
-	case b.Status.CountedVersion == "" || b.Status.ObservedGeneration != b.Generation:
+	case !IsCounted(b):
 		return Refused(name + " is new or was changed, and the controller counts the claims of the namespace: try again in a moment")
 	}
 	var broken []string

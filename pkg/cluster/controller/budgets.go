@@ -74,6 +74,10 @@ const (
 	countFor   = time.Second
 	reserveFor = 4 * time.Second
 	attempts   = 12
+	// countedWithin is the time that a review waits for the first count of a new or changed budget, by reading it every
+	// countedPoll. The leader counts within a moment.
+	countedWithin = 1500 * time.Millisecond
+	countedPoll   = 50 * time.Millisecond
 )
 
 // Review implements reviewer.
@@ -132,7 +136,7 @@ func (b *Budgets) largest(ctx context.Context, devices resourceapi.DeviceClaim) 
 // check returns why the budget of a namespace has no room; nil without a budget. failed is the reason why the cost is
 // unknown.
 func (b *Budgets) check(ctx context.Context, namespace string, cost budget.Charge, failed error) error {
-	found, err := b.get(ctx, namespace)
+	found, err := b.counted(ctx, namespace)
 	switch {
 	case err != nil || found == nil:
 		return err
@@ -160,6 +164,26 @@ func (b *Budgets) get(ctx context.Context, namespace string) (*v1alpha1.GPUBudge
 		return nil, fmt.Errorf("read the GPU budget of namespace %s: %w", namespace, err)
 	}
 	return budgetOf(u)
+}
+
+// counted reads the budget of a namespace, and waits a moment for its count: a file can have a budget and the first pods
+// under it. The budget that it returns may still not be counted.
+func (b *Budgets) counted(ctx context.Context, namespace string) (*v1alpha1.GPUBudget, error) {
+	limit := time.NewTimer(countedWithin)
+	defer limit.Stop()
+	for {
+		found, err := b.get(ctx, namespace)
+		if err != nil || found == nil || budget.IsCounted(found) {
+			return found, err
+		}
+		select {
+		case <-time.After(countedPoll):
+		case <-limit.C:
+			return found, nil
+		case <-ctx.Done():
+			return found, nil
+		}
+	}
 }
 
 func budgetOf(u *unstructured.Unstructured) (*v1alpha1.GPUBudget, error) {
@@ -190,18 +214,18 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
 		return budget.Refused(fmt.Sprintf("the object cannot be read as a pod: %v", err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, countFor)
+	short, cancel := context.WithTimeout(ctx, countFor)
 	defer cancel()
-	cost, failed := b.count().Pod(ctx, pod.Spec)
+	cost, failed := b.count().Pod(short, pod.Spec)
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimTemplateName == nil || failed != nil {
 			continue
 		}
-		template, err := b.versions.ResourceClaimTemplates(r.Namespace).Get(ctx, *c.ResourceClaimTemplateName, metav1.GetOptions{})
+		template, err := b.versions.ResourceClaimTemplates(r.Namespace).Get(short, *c.ResourceClaimTemplateName, metav1.GetOptions{})
 		if err != nil {
 			continue // It can be created later than the pod. In any case its claims are reviewed.
 		}
-		one, err := b.count().Largest(ctx, template.Spec.Spec.Devices)
+		one, err := b.count().Largest(short, template.Spec.Spec.Devices)
 		cost, failed = cost.Plus(one), err
 	}
 	if failed == nil && cost.Zero() {
@@ -289,7 +313,7 @@ func (b *Budgets) reserveAll(namespace string, d *desk, batch []*asking) (result
 	for attempt := range attempts {
 		fresh := d.last == nil
 		if fresh {
-			if d.last, err = b.get(ctx, namespace); err != nil {
+			if d.last, err = b.counted(ctx, namespace); err != nil {
 				return fail(err)
 			}
 			if d.last == nil {

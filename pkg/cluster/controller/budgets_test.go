@@ -153,9 +153,6 @@ func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
 		e.put(newClaim("team-a", "before", h100Class, 2)) // It is older than the budget.
 		e.put(newClaim("team-b", "other", h100Class, 8))
 		e.putBudget("team-a", "4")
-		if denied := e.ask(instances[1], newClaim("team-a", "early", h100Class, 1)); !strings.Contains(denied, "try again in a moment") {
-			t.Errorf("a budget that is not counted: %q", denied)
-		}
 		pass(time.Second)
 		if got := used(e.budget("team-a")); got != "2" {
 			t.Errorf("%s used, want the claim from before the budget", got)
@@ -337,6 +334,53 @@ func TestBudgets_TemplatesAndPods_AreToldAndReserveNothing(t *testing.T) {
 		if b := e.budget("team-a"); used(b) != "0" {
 			t.Errorf("%s used", used(b))
 		}
+	})
+}
+
+// TestBudgets_NewBudget_ReviewsWaitForItsCount asks at once, like kubectl apply of a file with a budget and its first pods.
+func TestBudgets_NewBudget_ReviewsWaitForItsCount(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "one"}}
+		template.Spec.Spec = newClaim("", "", h100Class, 1).Spec
+		e.put(template)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: new("one")}}
+		for _, review := range []*admissionv1.AdmissionRequest{
+			creation(t, "resourceclaimtemplates", "ResourceClaimTemplate", template),
+			creation(t, "pods", "Pod", pod),
+			creation(t, "resourceclaims", "ResourceClaim", newClaim("team-a", "c", h100Class, 1)),
+		} {
+			e.putBudget("team-a", "2")
+			if a := instances[1].Review(t.Context(), review); !a.Allowed || len(a.Warnings) > 0 {
+				t.Errorf("%s: %+v", review.Resource.Resource, a)
+			}
+		}
+	})
+}
+
+// TestBudgets_NewBudgetIsNeverCounted_RefusedInTime has a leader that cannot write.
+func TestBudgets_NewBudgetIsNeverCounted_RefusedInTime(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.mu.Lock()
+		e.fault = func(r request) (error, error) {
+			if r.Resource == "gpubudgets" && r.Verb == "update" {
+				return errors.New("broken"), nil
+			}
+			return nil, nil
+		}
+		e.mu.Unlock()
+		e.putBudget("team-a", "2")
+		began := time.Now()
+		denied := e.ask(instances[1], newClaim("team-a", "c", h100Class, 1))
+		if !strings.Contains(denied, "is new or was changed") {
+			t.Errorf("denied with %q", denied)
+		}
+		if took := time.Since(began); took > reserveFor {
+			t.Errorf("it took %s, and the API server waits five seconds", took)
+		}
+		e.mu.Lock()
+		e.fault = nil
+		e.mu.Unlock()
 	})
 }
 
