@@ -46,6 +46,11 @@ const XtablesCommand = "__kube-proxy"
 //go:embed node.sh
 var script string
 
+// runc is the script that runs runc on the node.
+//
+//go:embed runc.sh
+var runc string
+
 // Image is a node image.
 type Image struct {
 	// Archive is the root file system as a compressed tar file, see Open.
@@ -99,7 +104,7 @@ func Build(ctx context.Context, c cache.Cache, version string) (Image, error) {
 	for _, component := range append(components, last...) {
 		fmt.Fprintln(h, component.Key())
 	}
-	fmt.Fprintln(h, edition, script, suite, packages, network, storage, SysResource())
+	fmt.Fprintln(h, edition, script, runc, suite, packages, network, storage, SysResource())
 	key := fmt.Sprintf("kind-node-%s-%s", version, hex.EncodeToString(h.Sum(nil))[:8])
 	dir, err := c.Entry(ctx, key, "[node image] "+img.Reference, began, func(dir string) error {
 		return img.assemble(ctx, c, dir, version, references)
@@ -263,11 +268,19 @@ func (img Image) overlay(ctx context.Context, dir, version string, references []
 			return err
 		}
 	}
+	program, err := os.ReadFile(img.Programs["runc"])
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{"runc": []byte(runc), "runc.real": program} {
+		if err := os.WriteFile(filepath.Join(dir, "usr/local/sbin", name), content, 0o755); err != nil {
+			return err
+		}
+	}
 	for target, names := range map[string][]string{
-		"usr/local/bin":  {"containerd", "containerd-shim-runc-v2", "ctr", "crictl"},
-		"usr/local/sbin": {"runc"},
-		"usr/bin":        {"kubelet", "kubectl", "kubeadm"},
-		"opt/cni/bin":    {"ptp", "portmap", "host-local", "loopback"},
+		"usr/local/bin": {"containerd", "containerd-shim-runc-v2", "ctr", "crictl"},
+		"usr/bin":       {"kubelet", "kubectl", "kubeadm"},
+		"opt/cni/bin":   {"ptp", "portmap", "host-local", "loopback"},
 	} {
 		for _, name := range names {
 			b, err := os.ReadFile(img.Programs[name])
