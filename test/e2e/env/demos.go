@@ -167,11 +167,14 @@ func (e *Env) Inspect(ctx context.Context, namespace, pod, container string) (Vi
 		if err != nil {
 			return false, err.Error()
 		}
-		line, _, _ := strings.Cut(string(data), "\n")
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			return false, fmt.Sprintf("it said %q", line)
+		// A message of the container runtime can come first, such as one about an earlier attempt to start the container.
+		for line := range strings.Lines(string(data)) {
+			if strings.HasPrefix(line, "{") {
+				err := json.Unmarshal([]byte(line), &v)
+				return err == nil, fmt.Sprintf("it said %q", line)
+			}
 		}
-		return true, ""
+		return false, fmt.Sprintf("it said %q", data)
 	})
 	return v, err
 }
