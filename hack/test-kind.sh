@@ -2,8 +2,8 @@
 # Copyright the gpu-dra-driver authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# The driver on a real kind cluster, on a Debian machine without a registry: demo/kind/kind.sh up, the chart's test, the
-# demos with their faults of GPUs, a reboot of the node, down. Prints a table of times. Usage: test-kind.sh KUBERNETES [DEMO...]
+# The driver on a real kind cluster, on a Debian machine without a registry. Steps: demo/kind/kind.sh up, the chart's test,
+# the demos with their faults, a reboot of the node, down. Prints a table of times. Usage: test-kind.sh KUBERNETES [DEMO...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
