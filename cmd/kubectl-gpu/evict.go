@@ -274,12 +274,10 @@ func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors
 var errUnproven = errors.New("the rest of the plan does not hold any more")
 
 // rest reads the cluster and proves the moves that are left. While a plugin publishes its devices anew, the scheduler has
-// none of that node, so the proof fails. A failure counts if all slices were there and the next answer repeats it.
+// none of that node, so the proof fails. A failure counts if all slices were there and the next look fails too.
 func (e *evicting) rest(ctx context.Context, done int) (moves []pack.Move, err error) {
-	limited, cancel := context.WithTimeout(ctx, followLimit)
-	defer cancel()
-	before, unproven := "", error(nil)
-	err = wait.PollUntilContextCancel(limited, followPoll, true, func(context.Context) (bool, error) {
+	began, failed := time.Now(), false
+	err = wait.PollUntilContextCancel(ctx, followPoll, true, func(ctx context.Context) (bool, error) {
 		next, err := e.packCommand.look(ctx, e.args, false)
 		if err != nil {
 			return false, err
@@ -288,22 +286,19 @@ func (e *evicting) rest(ctx context.Context, done int) (moves []pack.Move, err e
 		e.look = next
 		var blockers []string
 		if moves, blockers = e.prove(ctx, done); len(blockers) == 0 {
-			unproven = nil
 			return true, nil
 		}
-		if parts := next.incomplete(e.plan.Nodes()...); len(parts) > 0 {
-			unproven = fmt.Errorf("%w: %s", errUnproven, incompleteText(parts))
+		switch parts := next.incomplete(e.plan.Nodes()...); {
+		case len(parts) > 0 && time.Since(began) < followLimit:
 			return false, nil
+		case len(parts) > 0:
+			return false, fmt.Errorf("%w: %s", errUnproven, incompleteText(parts))
+		case failed:
+			return false, fmt.Errorf("%w: %s", errUnproven, strings.Join(blockers, "; "))
 		}
-		now := strings.Join(blockers, "; ")
-		unproven = fmt.Errorf("%w: %s", errUnproven, now)
-		twice := now == before
-		before = now
-		return twice, nil
+		failed = true
+		return false, nil
 	})
-	if unproven != nil && ctx.Err() == nil {
-		return nil, unproven
-	}
 	return moves, err
 }
 

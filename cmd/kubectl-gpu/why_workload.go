@@ -100,8 +100,9 @@ func (g *getter) refusedPods(ctx context.Context, namespace, name string) string
 	}
 	var last *corev1.Event
 	for _, e := range pointers(list.Items) {
-		// A ReplicaSet's name begins with that of its Deployment.
-		ours := e.InvolvedObject.Name == name || e.InvolvedObject.Kind == "ReplicaSet" && strings.HasPrefix(e.InvolvedObject.Name, name+"-")
+		// A ReplicaSet has the name of its Deployment and a hash without hyphens.
+		hash, replicas := strings.CutPrefix(e.InvolvedObject.Name, name+"-")
+		ours := e.InvolvedObject.Name == name || replicas && e.InvolvedObject.Kind == "ReplicaSet" && !strings.Contains(hash, "-")
 		if ours && (last == nil || why.Seen(last).Before(why.Seen(e))) {
 			last = e
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -289,7 +290,9 @@ func (s *shape) taken(driver string) map[string]bool {
 	held := map[device]bool{}
 	for _, c := range s.Holders() {
 		for r := range pool.Results(c.Status.Allocation, driver) {
-			held[device{r.Pool, r.Device}] = true
+			if !ptr.Deref(r.AdminAccess, false) {
+				held[device{r.Pool, r.Device}] = true
+			}
 		}
 	}
 	out := map[string]bool{}

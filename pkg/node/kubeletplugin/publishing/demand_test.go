@@ -143,6 +143,20 @@ func TestDemand_FreshNode_WaitsForTheFirstConfigMap(t *testing.T) {
 	})
 }
 
+// TestDemand_SlicesUnreadable_AllPublished has a node of which it is unknown whether it has slices.
+func TestDemand_SlicesUnreadable_AllPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("the API server is busy")
+		})
+		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		if got := a.Placements("1g.10gb"); got != all {
+			t.Errorf("the placements are %v, want all", got)
+		}
+	})
+}
+
 func TestDemand_OtherProfilesEachTime_EndedOnesForgotten(t *testing.T) {
 	atAsked(t, nil, func(n *askedNode) {
 		for i := range 100 {
