@@ -274,7 +274,7 @@ func (e *evicting) verify(ctx context.Context, done int, m pack.Move, successors
 var errUnproven = errors.New("the rest of the plan does not hold any more")
 
 // rest reads the cluster and proves the moves that are left. While a plugin publishes its devices anew, the scheduler has
-// none of that node, so the proof fails. A failure counts if all slices were there and the next look fails too.
+// none of that node, so the proof fails. A failure counts if all slices were there and the one after it fails too.
 func (e *evicting) rest(ctx context.Context, done int) (moves []pack.Move, err error) {
 	began, failed := time.Now(), false
 	err = wait.PollUntilContextCancel(ctx, followPoll, true, func(ctx context.Context) (bool, error) {
