@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,14 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // asker answers one question.
@@ -165,13 +161,6 @@ func (a *asker) invalid(cluster *Cluster, claims []*resourceapi.ResourceClaim) (
 	return out
 }
 
-// shape is a set of nodes that the allocator cannot distinguish, and its answer for them.
-type shape struct {
-	*ask.Alike
-	result ask.Outcome
-	text   string
-}
-
 func group(q *ask.Question, nodes []*ask.Node) (out []*shape) {
 	for _, one := range q.Group(nodes) {
 		out = append(out, &shape{Alike: one})
@@ -218,263 +207,6 @@ func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.Res
 	return result
 }
 
-// explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
-func (a *asker) explain(
-	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape, claims []*resourceapi.ResourceClaim,
-) {
-	answer.Reasons = append(answer.Reasons, a.absent(c, claims)...)
-	gone := a.gone(c)
-
-	tolerant := withTolerations(claims, nil)
-	texts := make([]string, len(shapes))
-	ask.Each(len(shapes), func(i int) {
-		if texts[i] = a.cause(ctx, shapes[i], claims, tolerant); texts[i] == causeNone && gone[shapes[i].Name] {
-			texts[i] = causeGone
-		}
-	})
-	nodes, one := map[string][]string{}, map[string]*shape{}
-	for i, s := range shapes {
-		nodes[texts[i]], one[texts[i]] = append(nodes[texts[i]], s.Names...), s
-	}
-	for _, text := range slices.Sorted(maps.Keys(nodes)) {
-		slices.Sort(nodes[text])
-		reason := Reason{Text: text, Nodes: nodes[text]}
-		if len(reason.Nodes) == 1 {
-			reason.Text = strings.Replace(text, endCordon, endCordon+one[text].cordoned(a.Driver), 1)
-		}
-		answer.Reasons = append(answer.Reasons, reason)
-	}
-	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int {
-		if len(x.Nodes) == 0 || len(y.Nodes) == 0 {
-			return len(x.Nodes) - len(y.Nodes) // A cause of the whole cluster explains the nodes.
-		}
-		return len(y.Nodes) - len(x.Nodes)
-	})
-	var held []*shape
-	for i, s := range shapes {
-		if strings.HasPrefix(texts[i], CauseHeld) {
-			held = append(held, s)
-			answer.HeldGPUs += len(s.taken(a.Driver)) * len(s.Names)
-			for _, d := range s.devices(a.Driver) {
-				if pool.KindOf(d).Type == gpu.KindGPU {
-					answer.GPUs += len(s.Names)
-				}
-			}
-		}
-	}
-	answer.Cures = a.cures(ctx, view, shapes, held, claims)
-	for i, c := range answer.Cures {
-		at := slices.IndexFunc(shapes, func(s *shape) bool { return len(c.Nodes) == 1 && s.Name == c.Nodes[0] })
-		if at >= 0 {
-			answer.Cures[i].Text = strings.Replace(c.Text, endCordon, endCordon+shapes[at].cordoned(a.Driver), 1)
-		}
-	}
-}
-
-// devices iterates over the devices of the driver on the node, with their pools.
-func (s *shape) devices(driver string) iter.Seq2[string, resourceapi.Device] {
-	return func(yield func(string, resourceapi.Device) bool) {
-		for _, slice := range s.Slices {
-			for _, d := range slice.Spec.Devices {
-				if slice.Spec.Driver == driver && !yield(slice.Spec.Pool.Name, d) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// taken returns the GPUs of the driver of which claims have all or a part.
-func (s *shape) taken(driver string) map[string]bool {
-	type device struct{ pool, name string }
-	held := map[device]bool{}
-	for _, c := range s.Holders() {
-		for r := range pool.Results(c.Status.Allocation, driver) {
-			if !ptr.Deref(r.AdminAccess, false) {
-				held[device{r.Pool, r.Device}] = true
-			}
-		}
-	}
-	out := map[string]bool{}
-	for in, d := range s.devices(driver) {
-		if held[device{in, d.Name}] {
-			for _, g := range pool.GPUsOf(d) {
-				out[g] = true
-			}
-		}
-	}
-	return out
-}
-
-// closed returns the GPUs of the driver with a taint against new claims.
-func (s *shape) closed(driver string) map[string]bool {
-	out := map[string]bool{}
-	for _, d := range s.devices(driver) {
-		for _, g := range pool.GPUsOf(d) {
-			out[g] = out[g] || len(against(d)) > 0
-		}
-	}
-	return out
-}
-
-// taints returns the taints of some GPUs against new claims.
-func (s *shape) taints(driver string, of func(gpu string) bool) (out []resourceapi.DeviceTaint) {
-	for _, d := range s.devices(driver) {
-		if pool.KindOf(d).Type == gpu.KindGPU && of(d.Name) {
-			out = append(out, against(d)...)
-		}
-	}
-	return out
-}
-
-// against returns the taints of a device against new claims, but for that of devices which are withdrawn while no object asks
-// for them.
-func against(d resourceapi.Device) []resourceapi.DeviceTaint {
-	return slices.DeleteFunc(ask.Untolerated(d, nil), func(t resourceapi.DeviceTaint) bool {
-		return t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)
-	})
-}
-
-// CauseHeld is the reason of nodes that could allocate the claims without other claims.
-const CauseHeld = "other claims hold the devices"
-
-// The other causes for which a node cannot allocate claims.
-const (
-	causeNone      = "publishes no devices"
-	causePart      = "has no devices now, because some of its slices are missing, as while its plugin publishes"
-	causeRest      = CauseHeld + ", and its free ones have device taints that the claim does not tolerate"
-	causeFree      = "has free GPUs beside those of other claims, and "
-	causeGone      = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does not run"
-	causeTaint     = "a device taint that the claim does not tolerate"
-	causeBoth      = "device taints that the claim does not tolerate, and other claims"
-	causeNever     = "cannot satisfy the claim, even if it were empty"
-	causeNow       = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
-	causeLater     = "publishes no such devices now, and does while the claim waits (chart value publish)"
-	causePerhaps   = "publishes no such devices now, and does while the claim waits, unless its settings exclude them (chart value publish)"
-	causeMore      = "publishes such devices of them while the claim waits (chart value publish)"
-	causeMaybe     = "publishes such devices of them while the claim waits, unless its settings exclude them (chart value publish)"
-	causeUndecided = "undecided, because the search takes long"
-	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
-)
-
-// cause says why the node of a shape cannot allocate the claims; tolerant are the claims with all tolerations.
-func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
-	switch {
-	case s.Devices == 0:
-		return causeNone
-	case s.result == ask.Unknown:
-		return causeUndecided
-	}
-	published := a.published(s)
-	if !published.Whole && len(published.Slices) > 0 {
-		return causePart
-	}
-	switch a.onEmpty(ctx, s, claims) {
-	case ask.Yes:
-		return a.beside(ctx, s, claims, tolerant)
-	case ask.Unknown:
-		return causeUnknown
-	}
-	if s.tainted() {
-		if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
-			return causeTaint + meaning(a.Taints(ctx, s.Node, claims))
-		}
-		if a.onEmpty(ctx, s, tolerant) == ask.Yes {
-			return causeBoth + meaning(a.Taints(ctx, s.Node, claims))
-		}
-	}
-	if s.text != "" {
-		return s.text
-	}
-	if text := a.onDemand(ctx, published, claims, causeLater, causePerhaps); text != "" {
-		return text
-	}
-	if a.samples.Add(published).OnDemand() { // Only one placement of each profile is known.
-		return causeNow
-	}
-	return causeNever
-}
-
-// beside says why a node that could allocate the claims if it were empty does not have free devices for them.
-func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
-	taken, closed := s.taken(a.Driver), s.closed(a.Driver)
-	free := a.published(s).Without(taken)
-	if text := a.onDemand(ctx, free.Without(closed), claims, causeMore, causeMaybe); text != "" {
-		return causeFree + text
-	}
-	if !s.tainted() {
-		return CauseHeld
-	}
-	if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
-		return causeRest + meaning(a.Taints(ctx, s.Node, claims))
-	}
-	if a.onDemand(ctx, free, tolerant, causeMore, causeMaybe) != "" {
-		return causeRest + meaning(s.taints(a.Driver, func(g string) bool { return !taken[g] }))
-	}
-	return CauseHeld
-}
-
-// onDemand asks whether an empty node with a pool could allocate the claims once it publishes more devices. It returns the first
-// text if partitions suffice, the second if groups or monitor devices must be among them, and otherwise nothing.
-func (a *asker) onDemand(ctx context.Context, published pool.Pool, claims []*resourceapi.ResourceClaim, partitions, all string) string {
-	partitioned := a.samples.Add(published)
-	for _, later := range []struct {
-		pool pool.Pool
-		text string
-	}{{partitioned, partitions}, {partitioned.With(gpu.KindGroup, gpu.KindMonitor), all}} {
-		if same(later.pool, published) {
-			continue
-		}
-		if result, _ := a.allocate(ctx, ask.Empty(later.pool), nil, claims); result == ask.Yes {
-			return later.text
-		}
-	}
-	return ""
-}
-
-// endCordon is a command without the names of GPUs.
-const endCordon = "kubectl gpu uncordon"
-
-// cordoned returns the node's cordoned GPUs as arguments of a command, or nothing if they are many.
-func (s *shape) cordoned(driver string) (arguments string) {
-	found := sets.New[string]()
-	for _, d := range s.devices(driver) {
-		if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.CordonTaint }) {
-			if named, err := gpu.ParseName(d.Name); err == nil && named.Kind == gpu.KindGPU {
-				found.Insert(" " + s.Name + "/" + d.Name)
-			}
-		}
-	}
-	const most = 8
-	if found.Len() > most {
-		return ""
-	}
-	return strings.Join(sets.List(found), "")
-}
-
-// meaning says what taints mean.
-func meaning(taints []resourceapi.DeviceTaint) string {
-	found := sets.New[string]()
-	for _, t := range taints {
-		switch {
-		case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
-			found.Insert("withdrawn while no object asks for them")
-		case t.Key == resourceslices.UnhealthyTaint:
-			found.Insert(fmt.Sprintf("unhealthy (%s; kubectl gpu doctor says what to do)", t.Value))
-		case t.Key == resourceslices.CordonTaint:
-			found.Insert("cordoned by an administrator (" + endCordon + ")")
-		case t.Key == resourceslices.ReservedTaint:
-			found.Insert("reserved for a pod of higher priority, whose victims leave")
-		default:
-			found.Insert("the taint " + ask.TaintText(t))
-		}
-	}
-	if len(found) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(sets.List(found), "; ")
-}
-
 // possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if the
 // node publishes all of them.
 func (a *asker) possible(s *shape) pool.Pool {
@@ -496,12 +228,6 @@ func (a *asker) published(s *shape) pool.Pool {
 	return pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
 		return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
 	}))
-}
-
-func (s *shape) tainted() bool {
-	return slices.ContainsFunc(s.Slices, func(slice ask.Slice) bool {
-		return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
-	})
 }
 
 // view returns the view of the admission webhook, of the shapes' devices.

@@ -1,0 +1,197 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
+func (a *asker) explain(
+	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape, claims []*resourceapi.ResourceClaim,
+) {
+	answer.Reasons = append(answer.Reasons, a.absent(c, claims)...)
+	gone := a.gone(c)
+
+	tolerant := withTolerations(claims, nil)
+	texts := make([]string, len(shapes))
+	ask.Each(len(shapes), func(i int) {
+		if texts[i] = a.cause(ctx, shapes[i], claims, tolerant); texts[i] == causeNone && gone[shapes[i].Name] {
+			texts[i] = causeGone
+		}
+	})
+	nodes, one := map[string][]string{}, map[string]*shape{}
+	for i, s := range shapes {
+		nodes[texts[i]], one[texts[i]] = append(nodes[texts[i]], s.Names...), s
+	}
+	for _, text := range slices.Sorted(maps.Keys(nodes)) {
+		slices.Sort(nodes[text])
+		reason := Reason{Text: text, Nodes: nodes[text]}
+		if len(reason.Nodes) == 1 {
+			reason.Text = strings.Replace(text, endCordon, endCordon+one[text].cordoned(a.Driver), 1)
+		}
+		answer.Reasons = append(answer.Reasons, reason)
+	}
+	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int {
+		if len(x.Nodes) == 0 || len(y.Nodes) == 0 {
+			return len(x.Nodes) - len(y.Nodes) // A cause of the whole cluster explains the nodes.
+		}
+		return len(y.Nodes) - len(x.Nodes)
+	})
+	var held []*shape
+	for i, s := range shapes {
+		if strings.HasPrefix(texts[i], CauseHeld) {
+			held = append(held, s)
+			answer.HeldGPUs += len(s.taken(a.Driver)) * len(s.Names)
+			for _, d := range s.devices(a.Driver) {
+				if pool.KindOf(d).Type == gpu.KindGPU {
+					answer.GPUs += len(s.Names)
+				}
+			}
+		}
+	}
+	answer.Cures = a.cures(ctx, view, shapes, held, claims)
+	for i, c := range answer.Cures {
+		at := slices.IndexFunc(shapes, func(s *shape) bool { return len(c.Nodes) == 1 && s.Name == c.Nodes[0] })
+		if at >= 0 {
+			answer.Cures[i].Text = strings.Replace(c.Text, endCordon, endCordon+shapes[at].cordoned(a.Driver), 1)
+		}
+	}
+}
+
+// CauseHeld is the reason of nodes that could allocate the claims without other claims.
+const CauseHeld = "other claims hold the devices"
+
+// The other causes for which a node cannot allocate claims.
+const (
+	causeNone      = "publishes no devices"
+	causePart      = "has no devices now, because some of its slices are missing, as while its plugin publishes"
+	causeRest      = CauseHeld + ", and its free ones have device taints that the claim does not tolerate"
+	causeFree      = "has free GPUs beside those of other claims, and "
+	causeGone      = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does not run"
+	causeTaint     = "a device taint that the claim does not tolerate"
+	causeBoth      = "device taints that the claim does not tolerate, and other claims"
+	causeNever     = "cannot satisfy the claim, even if it were empty"
+	causeNow       = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
+	causeLater     = "publishes no such devices now, and does while the claim waits (chart value publish)"
+	causePerhaps   = "publishes no such devices now, and does while the claim waits, unless its settings exclude them (chart value publish)"
+	causeMore      = "publishes such devices of them while the claim waits (chart value publish)"
+	causeMaybe     = "publishes such devices of them while the claim waits, unless its settings exclude them (chart value publish)"
+	causeUndecided = "undecided, because the search takes long"
+	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
+)
+
+// cause says why the node of a shape cannot allocate the claims; tolerant are the claims with all tolerations.
+func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
+	switch {
+	case s.Devices == 0:
+		return causeNone
+	case s.result == ask.Unknown:
+		return causeUndecided
+	}
+	published := a.published(s)
+	if !published.Whole && len(published.Slices) > 0 {
+		return causePart
+	}
+	switch a.onEmpty(ctx, s, claims) {
+	case ask.Yes:
+		return a.beside(ctx, s, claims, tolerant)
+	case ask.Unknown:
+		return causeUnknown
+	}
+	if s.tainted() {
+		if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
+			return causeTaint + meaning(a.Taints(ctx, s.Node, claims))
+		}
+		if a.onEmpty(ctx, s, tolerant) == ask.Yes {
+			return causeBoth + meaning(a.Taints(ctx, s.Node, claims))
+		}
+	}
+	if s.text != "" {
+		return s.text
+	}
+	if text := a.onDemand(ctx, published, claims, causeLater, causePerhaps); text != "" {
+		return text
+	}
+	if a.samples.Add(published).OnDemand() { // Only one placement of each profile is known.
+		return causeNow
+	}
+	return causeNever
+}
+
+// beside says why a node that could allocate the claims if it were empty does not have free devices for them.
+func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
+	taken, closed := s.taken(a.Driver), s.closed(a.Driver)
+	free := a.published(s).Without(taken)
+	if text := a.onDemand(ctx, free.Without(closed), claims, causeMore, causeMaybe); text != "" {
+		return causeFree + text
+	}
+	if !s.tainted() {
+		return CauseHeld
+	}
+	if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
+		return causeRest + meaning(a.Taints(ctx, s.Node, claims))
+	}
+	if a.onDemand(ctx, free, tolerant, causeMore, causeMaybe) != "" {
+		return causeRest + meaning(s.taints(a.Driver, func(g string) bool { return !taken[g] }))
+	}
+	return CauseHeld
+}
+
+// onDemand asks whether an empty node with a pool could allocate the claims once it publishes more devices. It returns the first
+// text if partitions suffice, the second if groups or monitor devices must be among them, and otherwise nothing.
+func (a *asker) onDemand(ctx context.Context, published pool.Pool, claims []*resourceapi.ResourceClaim, partitions, all string) string {
+	partitioned := a.samples.Add(published)
+	for _, later := range []struct {
+		pool pool.Pool
+		text string
+	}{{partitioned, partitions}, {partitioned.With(gpu.KindGroup, gpu.KindMonitor), all}} {
+		if same(later.pool, published) {
+			continue
+		}
+		if result, _ := a.allocate(ctx, ask.Empty(later.pool), nil, claims); result == ask.Yes {
+			return later.text
+		}
+	}
+	return ""
+}
+
+// endCordon is a command without the names of GPUs.
+const endCordon = "kubectl gpu uncordon"
+
+// meaning says what taints mean.
+func meaning(taints []resourceapi.DeviceTaint) string {
+	found := sets.New[string]()
+	for _, t := range taints {
+		switch {
+		case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
+			found.Insert("withdrawn while no object asks for them")
+		case t.Key == resourceslices.UnhealthyTaint:
+			found.Insert(fmt.Sprintf("unhealthy (%s; kubectl gpu doctor says what to do)", t.Value))
+		case t.Key == resourceslices.CordonTaint:
+			found.Insert("cordoned by an administrator (" + endCordon + ")")
+		case t.Key == resourceslices.ReservedTaint:
+			found.Insert("reserved for a pod of higher priority, whose victims leave")
+		default:
+			found.Insert("the taint " + ask.TaintText(t))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(sets.List(found), "; ")
+}

@@ -1,0 +1,113 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// shape is a set of nodes that the allocator cannot distinguish, and its answer for them.
+type shape struct {
+	*ask.Alike
+	result ask.Outcome
+	text   string
+}
+
+// devices iterates over the devices of the driver on the node, with their pools.
+func (s *shape) devices(driver string) iter.Seq2[string, resourceapi.Device] {
+	return func(yield func(string, resourceapi.Device) bool) {
+		for _, slice := range s.Slices {
+			for _, d := range slice.Spec.Devices {
+				if slice.Spec.Driver == driver && !yield(slice.Spec.Pool.Name, d) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// taken returns the GPUs of the driver of which claims have all or a part.
+func (s *shape) taken(driver string) map[string]bool {
+	type device struct{ pool, name string }
+	held := map[device]bool{}
+	for _, c := range s.Holders() {
+		for r := range pool.Results(c.Status.Allocation, driver) {
+			if !ptr.Deref(r.AdminAccess, false) {
+				held[device{r.Pool, r.Device}] = true
+			}
+		}
+	}
+	out := map[string]bool{}
+	for in, d := range s.devices(driver) {
+		if held[device{in, d.Name}] {
+			for _, g := range pool.GPUsOf(d) {
+				out[g] = true
+			}
+		}
+	}
+	return out
+}
+
+// closed returns the GPUs of the driver with a taint against new claims.
+func (s *shape) closed(driver string) map[string]bool {
+	out := map[string]bool{}
+	for _, d := range s.devices(driver) {
+		for _, g := range pool.GPUsOf(d) {
+			out[g] = out[g] || len(against(d)) > 0
+		}
+	}
+	return out
+}
+
+// taints returns the taints of some GPUs against new claims.
+func (s *shape) taints(driver string, of func(gpu string) bool) (out []resourceapi.DeviceTaint) {
+	for _, d := range s.devices(driver) {
+		if pool.KindOf(d).Type == gpu.KindGPU && of(d.Name) {
+			out = append(out, against(d)...)
+		}
+	}
+	return out
+}
+
+// against returns the taints of a device against new claims, but for that of devices which are withdrawn while no object asks
+// for them.
+func against(d resourceapi.Device) []resourceapi.DeviceTaint {
+	return slices.DeleteFunc(ask.Untolerated(d, nil), func(t resourceapi.DeviceTaint) bool {
+		return t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)
+	})
+}
+
+// cordoned returns the node's cordoned GPUs as arguments of a command, or nothing if they are many.
+func (s *shape) cordoned(driver string) (arguments string) {
+	found := sets.New[string]()
+	for _, d := range s.devices(driver) {
+		if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.CordonTaint }) {
+			if named, err := gpu.ParseName(d.Name); err == nil && named.Kind == gpu.KindGPU {
+				found.Insert(" " + s.Name + "/" + d.Name)
+			}
+		}
+	}
+	const most = 8
+	if found.Len() > most {
+		return ""
+	}
+	return strings.Join(sets.List(found), "")
+}
+
+func (s *shape) tainted() bool {
+	return slices.ContainsFunc(s.Slices, func(slice ask.Slice) bool {
+		return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
+	})
+}
