@@ -43,6 +43,8 @@ type Agent struct {
 	ReadyFile string
 	// Retry is the time after which a failed step is tried again.
 	Retry time.Duration
+	// Loads can be nil.
+	Loads *Loads
 	Log   *slog.Logger
 }
 
@@ -63,7 +65,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	nodes := informer(ctx, a.Nodes, &corev1.Node{}, a.Node, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	named := func(name string) fields.Selector { return fields.OneTermEqualSelector(metav1.ObjectNameField, name) }
+	nodes := informer(ctx, a.Nodes, &corev1.Node{}, named(a.Node), func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return a.Nodes.List(ctx, o)
 	}, a.Nodes.Watch, cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { wake() },
@@ -73,7 +76,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		},
 	})
-	informer(ctx, a.DaemonSets, &appsv1.DaemonSet{}, a.DaemonSet, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	informer(ctx, a.DaemonSets, &appsv1.DaemonSet{}, named(a.DaemonSet), func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return a.DaemonSets.List(ctx, o)
 	}, a.DaemonSets.Watch, cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(_, now any) {
@@ -83,6 +86,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		},
 		DeleteFunc: func(any) { deleted.Store(true) },
 	})
+	if a.Loads != nil {
+		go a.Loads.run(ctx, a.Machine.Root, a.Node, a.Log)
+	}
 	retry, last := time.NewTimer(a.Retry), ""
 	for {
 		select {
@@ -107,11 +113,9 @@ type listFunc = func(context.Context, metav1.ListOptions) (runtime.Object, error
 
 type watchFunc = func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
-// informer follows the object with the name.
-func informer(ctx context.Context, client any, object runtime.Object, name string, list listFunc, follow watchFunc, handler cache.ResourceEventHandler) cache.Store {
-	only := func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}
+// informer follows the objects that the selector selects.
+func informer(ctx context.Context, client any, object runtime.Object, which fields.Selector, list listFunc, follow watchFunc, handler cache.ResourceEventHandler) cache.Store {
+	only := func(o *metav1.ListOptions) { o.FieldSelector = which.String() }
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -66,6 +66,11 @@ func (s *State) validate() error {
 			return fmt.Errorf("gpus[%d].minor %d: out of range or not unique", i, g.Minor)
 		}
 		minors[g.Minor] = true
+		for _, w := range g.Workloads {
+			if w.Load < 0 || w.Load > 100 {
+				return fmt.Errorf("gpus[%d].workloads: load %d of %q", i, w.Load, w.Owner)
+			}
+		}
 		if err := s.validateMIG(&s.GPUs[i]); err != nil {
 			return fmt.Errorf("gpus[%d]: %w", i, err)
 		}
@@ -82,6 +87,7 @@ func (s *State) Clone() *State {
 	c.GPUs = append([]GPU(nil), s.GPUs...)
 	for i := range c.GPUs {
 		c.GPUs[i].Processes = append([]Process(nil), s.GPUs[i].Processes...)
+		c.GPUs[i].Workloads = append([]Workload(nil), s.GPUs[i].Workloads...)
 		c.GPUs[i].LinksDown = append([]int(nil), s.GPUs[i].LinksDown...)
 		c.GPUs[i].LinkErrors = append([]uint64(nil), s.GPUs[i].LinkErrors...)
 		c.GPUs[i].Monitors = append([]string(nil), s.GPUs[i].Monitors...)

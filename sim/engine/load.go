@@ -42,20 +42,36 @@ func (s *State) multiprocessors(g *GPU, at *Place) int {
 	return p.Multiprocessors * c.Slices / p.Slices
 }
 
-// sum returns the busy multiprocessors of processes, in percents of one. Processes of one device share it: together they
-// never have more than all of it.
+// load keeps multiprocessors of a device busy: a process, or a workload.
+type load struct {
+	place   *Place
+	percent int
+}
+
+func (g *GPU) loads() (list []load) {
+	for _, p := range g.Processes {
+		list = append(list, load{p.Place, p.Load})
+	}
+	for _, w := range g.Workloads {
+		list = append(list, load{w.Place, w.Load})
+	}
+	return slices.DeleteFunc(list, func(l load) bool { return l.percent == 0 })
+}
+
+// sum returns the busy multiprocessors, in percents of one. Processes and workloads of one device share it: together they never have
+// more than all of it.
 func (s *State) sum(g *GPU, on func(*Place) bool) int {
 	loads, counts := map[Place]int{}, map[Place]int{}
-	for _, p := range g.Processes {
-		if !on(p.Place) {
+	for _, l := range g.loads() {
+		if !on(l.place) {
 			continue
 		}
 		at := Place{-1, -1}
-		if p.Place != nil {
-			at = *p.Place
+		if l.place != nil {
+			at = *l.place
 		}
-		loads[at] += p.Load
-		counts[at] = s.multiprocessors(g, p.Place)
+		loads[at] += l.percent
+		counts[at] = s.multiprocessors(g, l.place)
 	}
 	busy := 0
 	for at, load := range loads {
@@ -80,12 +96,9 @@ func (s *State) instanceBusy(g *GPU, i *Instance, now time.Time) uint64 {
 
 // sameLoad reports whether a GPU's load is as it was on every device.
 func (s *State) sameLoad(g, was *GPU) bool {
-	loaded := func(of *GPU) []Process {
-		return slices.DeleteFunc(slices.Clone(of.Processes), func(p Process) bool { return p.Load == 0 })
-	}
 	return g.Utilization == was.Utilization && g.MIGEnabled == was.MIGEnabled &&
-		slices.EqualFunc(loaded(g), loaded(was), func(a, b Process) bool {
-			return a.Load == b.Load && (a.Place == nil) == (b.Place == nil) && (a.Place == nil || *a.Place == *b.Place)
+		slices.EqualFunc(g.loads(), was.loads(), func(a, b load) bool {
+			return a.percent == b.percent && (a.place == nil) == (b.place == nil) && (a.place == nil || *a.place == *b.place)
 		})
 }
 
@@ -112,7 +125,7 @@ func (s *State) powerW(g *GPU) int {
 	return g.PowerW + max(s.Profile.Board.Power.Default-g.PowerW, 0)*s.processLoad(g)/100
 }
 
-// processLoad is the load of processes only: `gpusim` sets power and temperature beside the utilization.
+// processLoad is the load of processes and workloads only: `gpusim` sets power and temperature beside the utilization.
 func (s *State) processLoad(g *GPU) int {
 	return s.sum(g, func(*Place) bool { return true }) / max(s.Profile.Board.Multiprocessors, 1)
 }

@@ -129,3 +129,28 @@ func TestLoad_BoardWithoutCounters_Refuses(t *testing.T) {
 		t.Error("a load of 101 % is accepted")
 	}
 }
+
+// TestLoad_Workload_IsThatOfAProcess compares the readings of a GPU with a workload with those of one with a process.
+func TestLoad_Workload_IsThatOfAProcess(t *testing.T) {
+	e, _ := machine(t, "hgx-h100")
+	read := func(do func(*GPU)) (int, int, int, uint64) {
+		change(t, e, func(s *State) {
+			s.GPUs[0].Processes, s.GPUs[0].Workloads = nil, nil
+			do(&s.GPUs[0])
+		})
+		v := viewOf(t, e)
+		since := time.UnixMilli(v.Meter.SinceMS)
+		return v.LoadPercent(), v.DrawW(), v.HeatC(), v.MeterAt(since.Add(time.Second)).Busy - v.MeterAt(since).Busy
+	}
+	idle, _, _, _ := read(func(*GPU) {})
+	load, watts, heat, busy := read(func(g *GPU) { g.Processes = []Process{{PID: 1, Load: 60}} })
+	asLoad, asWatts, asHeat, asBusy := read(func(g *GPU) { g.Workloads = []Workload{{Owner: "a/b", Load: 60}} })
+	if idle != 0 || load != 60 || asLoad != load || asWatts != watts || asHeat != heat || asBusy != busy {
+		t.Errorf("a process: %d %%, %d W, %d °C, %d; a workload: %d %%, %d W, %d °C, %d", load, watts, heat, busy, asLoad, asWatts, asHeat, asBusy)
+	}
+	over := viewOf(t, e)
+	over.GPU.Workloads = append(over.GPU.Workloads, Workload{Load: 101})
+	if err := over.State.validate(); err == nil {
+		t.Error("a load of 101 % is valid")
+	}
+}

@@ -113,6 +113,18 @@ type GPU struct {
 	TemperatureC int       `json:"temperatureC"`
 	PowerW       int       `json:"powerW"`
 	Processes    []Process `json:"processes,omitempty"`
+	// Workloads is load without processes.
+	Workloads []Workload `json:"workloads,omitempty"`
+}
+
+// Workload is load that no process makes, such as that of a pod whose containers compute nothing.
+type Workload struct {
+	// Owner names it, such as a pod's namespace and name.
+	Owner string `json:"owner"`
+	// Load is the percentage of its device's multiprocessors that it keeps busy.
+	Load int `json:"load"`
+	// Place is as in Process.
+	Place *Place `json:"place,omitempty"`
 }
 
 // Process is a process that uses a GPU.

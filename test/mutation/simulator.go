@@ -42,4 +42,14 @@ var simulatorMutations = []Mutation{
 		Old: "return stay[p] })", New: "return stay[p] && false })",
 		Package: "./sim/driverroot", Test: "TestReplace_OtherBoard_KeepsDirectoriesThatContainersMount",
 	},
+	{
+		Name: "an unread kubelet ends the load of pods", File: "sim/agent/loads.go",
+		Old: "return errors.Join(problem, err)\n\t\t}\n\t}\n\tset", New: "problem = errors.Join(problem, err)\n\t\t}\n\t}\n\tset",
+		Package: simulatorAgent, Test: "TestLoads_AnnotatedPods_LoadTheirDevices",
+	},
+	{
+		Name: "a pod that ended keeps its load", File: "sim/agent/loads.go",
+		Old: "if !ok || p.Status.Phase != corev1.PodRunning {", New: "if !ok {",
+		Package: simulatorAgent, Test: "TestLoads_AnnotatedPods_LoadTheirDevices",
+	},
 }

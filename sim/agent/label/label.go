@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package label names the node labels of the simulator.
+// Package label names the labels and annotations of the simulator.
 package label
 
 // Users write Board and GPUs. The agent writes Present and Hardware while the node has a board.
@@ -16,4 +16,7 @@ const (
 
 	// None is the value of Board for a node without a simulated board.
 	None = "none"
+
+	// Utilization is the annotation of a pod with the utilization of each of its devices, in percent.
+	Utilization = "gpu-simulator/utilization"
 )

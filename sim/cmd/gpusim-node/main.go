@@ -18,9 +18,12 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"gpu-dra-driver/sim/agent"
 	"gpu-dra-driver/sim/agent/label"
@@ -31,7 +34,9 @@ const (
 	retryAfter = 5 * time.Second
 	// uninstallLimit is below the deadline of the chart's hook.
 	uninstallLimit = 90 * time.Second
-	bootIDFile     = "/proc/sys/kernel/random/boot_id"
+	// loadsEvery is the delay of a pod's utilization.
+	loadsEvery = 2 * time.Second
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
 
 func main() {
@@ -49,6 +54,7 @@ type options struct {
 	root, parts, ready         string
 	node, namespace, daemonSet string
 	want                       agent.Want
+	podResources, cdi          string
 }
 
 func parse(args []string, out io.Writer) (verb string, o options, err error) {
@@ -63,6 +69,8 @@ func parse(args []string, out io.Writer) (verb string, o options, err error) {
 	f.StringVar(&o.want.Board, "board", "", "board of a node without the label "+label.Board+"; empty: none")
 	f.IntVar(&o.want.GPUs, "gpus", 0, "GPUs of that board without the label "+label.GPUs+"; 0: all")
 	f.StringVar(&o.want.DriverVersion, "driver-version", "", "version of NVIDIA's driver with that board; empty: the board's own")
+	f.StringVar(&o.podResources, "pod-resources", "", "socket of the kubelet's pod-resources API, for pods with the annotation "+label.Utilization+"; empty: their utilization is not followed")
+	f.StringVar(&o.cdi, "cdi-root", "/var/run/cdi", "directory with the CDI specs of claims")
 	if len(args) == 0 {
 		return "", o, errors.New("give run, ready or uninstall")
 	}
@@ -124,6 +132,16 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		},
 		Default: o.want, Node: o.node, DaemonSet: o.daemonSet, Nodes: core.Nodes(), DaemonSets: sets,
 		ReadyFile: o.ready, Retry: retryAfter, Log: slog.New(slog.NewTextHandler(stderr, nil)),
+	}
+	if o.podResources != "" {
+		conn, err := grpc.NewClient("unix:"+o.podResources, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		a.Loads = &agent.Loads{
+			Pods: core.Pods(""), Kubelet: podresources.NewPodResourcesListerClient(conn), CDIDir: o.cdi, Every: loadsEvery,
+		}
 	}
 	return a.Run(ctx)
 }

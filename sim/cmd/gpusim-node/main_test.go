@@ -15,10 +15,10 @@ import (
 )
 
 func TestParse_ArgumentsOfChart_AreOptions(t *testing.T) {
-	verb, o, err := parse(strings.Fields("run --node=n --namespace=s --daemonset=d --root=/r --board=l40s-4 --gpus=2 --driver-version=550.54.15"), os.Stderr)
+	verb, o, err := parse(strings.Fields("run --node=n --namespace=s --daemonset=d --root=/r --board=l40s-4 --gpus=2 --driver-version=550.54.15 --pod-resources=/p/kubelet.sock"), os.Stderr)
 	want := options{
 		root: "/r", parts: "/usr/lib/gpusim", ready: "/run/gpu-simulator/ready", node: "n", namespace: "s", daemonSet: "d",
-		want: agent.Want{Board: "l40s-4", GPUs: 2, DriverVersion: "550.54.15"},
+		want: agent.Want{Board: "l40s-4", GPUs: 2, DriverVersion: "550.54.15"}, podResources: "/p/kubelet.sock", cdi: "/var/run/cdi",
 	}
 	if err != nil || verb != "run" || o != want {
 		t.Errorf("%s, %+v, %v", verb, o, err)

@@ -102,6 +102,9 @@ func condition(g *engine.GPU) string {
 	if n := len(g.Processes); n > 0 {
 		t += fmt.Sprintf(", %d processes", n)
 	}
+	for _, w := range g.Workloads {
+		t += fmt.Sprintf(", %d %% by %s", w.Load, w.Owner)
+	}
 	return t
 }
 

@@ -138,6 +138,7 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 		t.Errorf("%v: the partitions are\n%s", err, out)
 	}
 
+	s.checkUtilization(ctx, t, pods[0])
 	s.checkFault(ctx, t, strings.TrimPrefix(view.GPUs()[0], "/dev/nvidia"))
 	must(t, s.Step("remove the pod", func() error { return s.Remove(ctx, demo) }))
 	// A smaller board in the place of one that the driver has mounted.
@@ -201,6 +202,23 @@ func (s stand) checkFault(ctx context.Context, t *testing.T, index string) {
 	_, err = s.gpuSim(ctx, "inject", first, "restore", index)
 	must(t, err)
 	wait("the taint ends", false)
+}
+
+// checkUtilization gives a pod an annotation, and takes it away.
+func (s stand) checkUtilization(ctx context.Context, t *testing.T, pod corev1.Pod) {
+	t.Helper()
+	load := "70 % by " + pod.Namespace + "/" + pod.Name
+	for _, step := range []struct {
+		annotation string
+		loaded     bool
+	}{{label.Utilization + "=70", true}, {label.Utilization + "-", false}} {
+		_, err := s.Kubectl(ctx, "--namespace", pod.Namespace, "annotate", "pod", pod.Name, step.annotation)
+		must(t, err)
+		must(t, s.Eventually(ctx, "the utilization after "+step.annotation, 20*time.Second, func(ctx context.Context) (bool, string) {
+			out, err := s.gpuSim(ctx, "list", first)
+			return err == nil && strings.Contains(out, load) == step.loaded, out
+		}))
+	}
 }
 
 // checkPolicy writes as the simulator of the first node.
