@@ -52,11 +52,11 @@ site: ## The documentation as a static site, with search and checked links, into
 	@go -C test run ./site -version $(VERSION) -out $(DIST)/site/$(VERSION)
 
 .PHONY: cluster-build
-cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once)
-	@$(BIN)/onenode build --kubernetes $(KUBERNETES)
+cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once); DOWNLOAD=1 downloads their releases
+	@$(BIN)/onenode build --kubernetes $(KUBERNETES) $(if $(DOWNLOAD),--download $(DOWNLOAD))
 
 .PHONY: demo
-demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the driver, every demo; then clean up
+demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the driver, every demo; then clean up; DOWNLOAD=1 builds less
 	@hack/demo.sh $(KUBERNETES)
 
 .PHONY: try

@@ -6,7 +6,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
+	"time"
 
 	"gpu-dra-driver/test/cluster/internal/cache"
 	"gpu-dra-driver/test/cluster/internal/recipe"
@@ -36,9 +38,16 @@ func built(ctx context.Context, version string, std streams) ([]string, error) {
 }
 
 func build(ctx context.Context, args []string, std streams) error {
-	var version string
-	if _, err := newFlags("build", std).withKubernetes(&version).parse(args); err != nil {
+	var version, download string
+	f := newFlags("build", std).withKubernetes(&version)
+	f.StringVar(&download, "download", "", "download what the makers publish instead of building it: 1 from their servers, else the URL of a mirror")
+	if _, err := f.parse(args); err != nil {
 		return err
+	}
+	if download != "" {
+		if err := fetch(ctx, version, download, std); err != nil {
+			return err
+		}
 	}
 	bins, err := built(ctx, version, std)
 	if err != nil {
@@ -47,6 +56,25 @@ func build(ctx context.Context, args []string, std streams) error {
 	c, err := openCache(std)
 	fmt.Fprintf(std.out, "Kubernetes %s and its node: %d components built in %s\n", version, len(bins), c.Dir)
 	return err
+}
+
+// fetch downloads missing programs that are published.
+func fetch(ctx context.Context, version, from string, std streams) error {
+	source := cache.Source{Mirror: from, Stall: time.Minute}
+	if from == "1" {
+		source.Mirror = ""
+	} else if u, err := url.Parse(from); err != nil || u.Host == "" {
+		return fmt.Errorf("--download %s: give 1, or the URL of a mirror", from)
+	}
+	c, err := openCache(std)
+	if err != nil {
+		return err
+	}
+	components, err := c.Components(ctx, version)
+	if err != nil {
+		return err
+	}
+	return c.Download(ctx, source, components)
 }
 
 func which(ctx context.Context, args []string, std streams) error {

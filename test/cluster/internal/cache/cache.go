@@ -108,11 +108,15 @@ func (c Cache) upstreamGoMod(ctx context.Context, version string) (string, error
 	return string(b), nil
 }
 
-// Bin returns the directory of a component's programs, and whether it has been built.
+// Bin returns the directory of a component's programs, and whether it is there: those that Build made, else those of Download.
 func (c Cache) Bin(component recipe.Component) (string, bool) {
-	dir := filepath.Join(c.Dir, component.Key(), "bin")
-	_, err := os.Stat(dir)
-	return dir, err == nil
+	built := filepath.Join(c.Dir, component.Key(), "bin")
+	for _, dir := range []string{built, filepath.Join(c.Dir, downloaded(component), "bin")} {
+		if _, err := os.Stat(dir); err == nil {
+			return dir, true
+		}
+	}
+	return built, false
 }
 
 // Build builds the missing components in order, and returns each one's program directory.
