@@ -28,7 +28,7 @@ inside() {
 	step up kind_up
 	step helm-test hack/tool.sh helm test gpu-dra-driver --namespace gpu-dra-driver
 	step demos demo/kind/kind.sh run "$@"
-	export CLUSTER=gpu-demo ONENODE=demo/kind/node.sh ONENODE_DIR=$dir NODE_GPUSIM=/opt/gpusim/gpusim
+	export CLUSTER=gpu-demo ONENODE=demo/kind/node.sh ONENODE_DIR=$dir SIMULATOR=chart
 	# The tests install the driver again, with other settings.
 	step uninstall hack/tool.sh helm uninstall gpu-dra-driver --namespace gpu-dra-driver --wait
 	step tests e2e "$e2e" "$tests"
@@ -53,13 +53,15 @@ host=
 finish() {
 	local rc=$?
 	trap '' INT TERM
-	[ -z "$host" ] || wait "$host" || true # It ends and removes what it made.
+	# It ends and removes what it made. A signal from before can end a wait early.
+	while [ -n "$host" ] && kill -0 "$host" 2>/dev/null; do wait "$host" || true; done
 	[ ! -s "$TIMES" ] || printf '\nsteps, %d s together:\n%s\n' "$SECONDS" "$(cat "$TIMES")" >&2
 	rm -rf "$dir"
 	exit "$rc"
 }
 trap finish EXIT
 stop() {
+	trap '' INT TERM
 	[ -z "$host" ] || kill -TERM "$host"
 	exit 130
 }

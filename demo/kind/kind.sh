@@ -10,8 +10,8 @@
 #   demo/kind/kind.sh --dry-run …   print the commands instead
 #
 # Needs Linux, Docker, kind 0.27 or later, kubectl and Go. Kind's nodes run containerd 2, which reads CDI specs by
-# default. hack/tool.sh builds Helm. The demo tool (test/demo) installs the driver and runs the demos; node.sh is its
-# way to the node. Images come from `make images` if it ran, or else from Docker with BuildKit.
+# default. hack/tool.sh builds Helm. The demo tool (test/demo) installs the charts of simulator and driver and runs the demos;
+# node.sh is its way to the node. Images come from `make images` if it ran, or else from Docker with BuildKit.
 #
 # Environment: CLUSTER (gpu-demo), KIND_NODE_IMAGE (kind's default; the demos need Kubernetes 1.36), VERSION (the
 # chart's appVersion), GO_IMAGE (the compiler's image, for Docker), DRIVER_ROOT (a directory of this machine for the
@@ -23,9 +23,7 @@ cd "$here/../.."
 
 cluster=${CLUSTER:-gpu-demo}
 version=${VERSION:-$(sed -n 's/^appVersion: "\(.*\)"$/\1/p' deployments/helm/gpu-dra-driver/Chart.yaml)}
-node=$cluster-control-plane
 state=dist/kind
-by_docker=dist/kind-simulator # of a Docker build, with the C library of its images
 dry=false
 
 usage() {
@@ -55,17 +53,15 @@ need() {
 	done
 }
 
-# built reports whether `make images` has made the images and the simulator, with one C library.
+# built reports whether the images are there.
 built() {
-	local file
-	[ ! -e $by_docker ] || return 1
-	for file in dist/{dra-kubelet-plugin,mps-supervisor,dra-controller,probe}-"$version".tar \
-		bin/{gpusim,nvidia-smi,libnvidia-ml.so.1}; do
-		[ -e "$file" ] || return 1
+	local image
+	for image in dra-kubelet-plugin mps-supervisor dra-controller probe gpu-simulator; do
+		[ -e "dist/$image-$version.tar" ] || return 1
 	done
 }
 
-# build builds the images and the simulator with Docker, both by one compiler.
+# build builds the images with Docker.
 build() {
 	local client
 	if ! $dry; then
@@ -77,8 +73,6 @@ build() {
 	export DOCKER_BUILDKIT=1
 	run docker build -f deployments/images/Dockerfile ${GO_IMAGE:+--build-arg "GO_IMAGE=$GO_IMAGE"} \
 		--build-arg "VERSION=$version" --output "type=local,dest=dist" .
-	run docker build -f demo/kind/simulator.Dockerfile ${GO_IMAGE:+--build-arg "GO_IMAGE=$GO_IMAGE"} \
-		--output "type=local,dest=$by_docker" .
 }
 
 # tools builds the programs that run on this machine.
@@ -94,22 +88,13 @@ config() {
 }
 
 up() {
-	local simulator=bin file
 	need docker kind kubectl go
-	built || {
-		simulator=$by_docker
-		build
-	}
+	built || build
 	tools
 	if $dry || ! kind get clusters 2>/dev/null | grep -qx "$cluster"; then
 		run kind create cluster --name "$cluster" --config - ${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"} --wait 120s < <(config)
 	fi
 	skew
-	# The simulated machine is on the node: containers get its device nodes and load its libraries.
-	run docker exec "$node" mkdir -p /opt/gpusim
-	for file in gpusim nvidia-smi libnvidia-ml.so.1; do
-		run docker cp "$simulator/$file" "$node:/opt/gpusim/"
-	done
 	demo install
 	echo "Now: demo/kind/kind.sh run" >&2
 }
@@ -137,7 +122,7 @@ kubeconfig() {
 # demo runs the demo tool on the cluster.
 demo() {
 	$dry || kubeconfig
-	run env CLUSTER="$cluster" ONENODE=demo/kind/node.sh ONENODE_DIR=$state NODE_GPUSIM=/opt/gpusim/gpusim \
+	run env CLUSTER="$cluster" ONENODE=demo/kind/node.sh ONENODE_DIR=$state SIMULATOR=chart \
 		DRIVER_ROOT="${DRIVER_ROOT:-/var/lib/gpusim-root}" bin/demo "$@"
 }
 

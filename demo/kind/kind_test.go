@@ -13,7 +13,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -64,7 +66,7 @@ func tree(t *testing.T, files ...string) string {
 // made are the files of `make images`.
 var made = []string{
 	"dist/dra-kubelet-plugin-0.1.0.tar", "dist/mps-supervisor-0.1.0.tar", "dist/dra-controller-0.1.0.tar", "dist/probe-0.1.0.tar",
-	"bin/gpusim", "bin/nvidia-smi", "bin/libnvidia-ml.so.1",
+	"dist/gpu-simulator-0.1.0.tar",
 }
 
 func TestKind_Scripts_HaveNoSyntaxError(t *testing.T) {
@@ -115,12 +117,15 @@ func TestKind_DryRun_PrintsGolden(t *testing.T) {
 // TestKind_Images_AreThoseOfTheCatalog checks the images that the script looks for: a pod without its image would stay
 // pending.
 func TestKind_Images_AreThoseOfTheCatalog(t *testing.T) {
-	catalog, err := os.ReadFile("../../deployments/images/catalog.go")
-	if err != nil {
-		t.Fatal(err)
+	var names [][][]byte
+	for _, file := range []string{"catalog.go", "simulator.go"} {
+		text, err := os.ReadFile("../../deployments/images/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, regexp.MustCompile(`\tname: +"(.*)"`).FindAllSubmatch(text, -1)...)
 	}
-	names := regexp.MustCompile(`name: +"(.*)"`).FindAllSubmatch(catalog, -1)
-	if len(names) != 4 {
+	if len(names) != 5 {
 		t.Errorf("the catalog has %d images", len(names))
 	}
 	for _, name := range names {
@@ -128,15 +133,12 @@ func TestKind_Images_AreThoseOfTheCatalog(t *testing.T) {
 			t.Errorf("%s is not looked for", archive)
 		}
 	}
-	// Each of them is needed, and images of Docker need the simulator of Docker.
+	// Each of them is needed.
 	for i := range made {
 		some := slices.Delete(slices.Clone(made), i, i+1)
 		if out, err := script(t, tree(t, some...), "kind.sh", nil, "--dry-run", "up"); err != nil || !strings.Contains(out, "docker build ") {
 			t.Errorf("without %s: %v\n%s", made[i], err, out)
 		}
-	}
-	if out, err := script(t, tree(t, append(made, "dist/kind-simulator/gpusim")...), "kind.sh", nil, "--dry-run", "up"); err != nil || !strings.Contains(out, "docker build ") {
-		t.Errorf("after a Docker build: %v\n%s", err, out)
 	}
 }
 
@@ -160,7 +162,7 @@ func TestKind_NamedFiles_Exist(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if files < 4 {
+	if files < 3 {
 		t.Errorf("only %d files are named:\n%s", files, out)
 	}
 }
@@ -270,35 +272,54 @@ func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	}
 }
 
-// TestSimulatorDockerfile_PackagesAndCopies_Exist checks the packages of the simulator's image, and that it has the same
-// compiler as the images.
-func TestSimulatorDockerfile_PackagesAndCopies_Exist(t *testing.T) {
-	data, err := os.ReadFile("simulator.Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	built := map[string]bool{}
-	words := strings.Fields(string(data))
-	for i, w := range words {
-		switch {
-		case w == "-o":
-			built[words[i+1]] = true
-			if _, err := os.Stat(filepath.Join("../..", words[i+2])); err != nil {
-				t.Error(err)
-			}
-		case w == "--from=build" && !built[words[i+1]]:
-			t.Errorf("COPY of %s, which nothing builds", words[i+1])
+// TestTestKind_ManySignals_WaitsForTheCleanUp interrupts the test as make does, which passes a signal on that its script has too. A
+// kindhost that cleans up must find its files.
+func TestTestKind_ManySignals_WaitsForTheCleanUp(t *testing.T) {
+	dir := tree(t, "hack/test-kind.sh")
+	seen := filepath.Join(t.TempDir(), "seen")
+	// kindhost run --dir DIR …
+	for name, text := range map[string]string{
+		"hack/tool.sh": "", "bin/go": "",
+		"bin/kindhost": `[ "$1" = run ] || exit 0
+mkdir "$3"; trap 'sleep 0.7; rmdir "$3" && echo cleaned >"` + seen + `"; exit 1' TERM
+echo started >"` + seen + `"; while :; do sleep 0.1; done`,
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if len(built) != 3 {
-		t.Errorf("it builds %v", built)
-	}
-	images, err := os.ReadFile("../../deployments/images/Dockerfile")
-	if err != nil {
+	cmd := exec.Command(filepath.Join(dir, "hack/test-kind.sh"), "v1.37.1")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	compiler := regexp.MustCompile(`(?m)^ARG GO_IMAGE=.*$`)
-	if own, other := compiler.FindString(string(data)), compiler.FindString(string(images)); own == "" || own != other {
-		t.Errorf("the compilers differ: %q and %q", own, other)
+	look := func(want string) string {
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			text, err := os.ReadFile(seen)
+			if got := strings.TrimSpace(string(text)); err == nil && got == want || time.Now().After(deadline) {
+				return got
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if got := look("started"); got != "started" {
+		t.Fatalf("kindhost wrote %q", got)
+	}
+	for range 300 {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("an interrupted test succeeds")
+	}
+	if text, err := os.ReadFile(seen); err != nil || string(text) != "cleaned\n" {
+		t.Errorf("after the script: %q, %v", text, err)
 	}
 }

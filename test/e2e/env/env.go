@@ -6,7 +6,8 @@
 //
 // It runs under onenode, which names the cluster in environment variables: KUBECONFIG, ONENODE, ONENODE_DIR. For another
 // cluster, ONENODE is a program with the verbs exec, load, restart, reboot and which, such as demo/kind/node.sh.
-// DRIVER_ROOT is then the path of the simulated driver root on its node, and NODE_GPUSIM the path of `gpusim`.
+// DRIVER_ROOT is then the path of the simulated driver root on its node, and SIMULATOR is `chart`: the chart gpu-simulator makes the
+// root, instead of bin/gpusim of this machine.
 package env
 
 import (
@@ -36,6 +37,8 @@ const (
 	Release   = "gpu-dra-driver"
 	// Driver is the driver's name, Class the DeviceClass of a whole GPU.
 	Driver = "gpu.nvidia.com"
+	// simulator is the simulator's chart, its release and its namespace.
+	simulator = "gpu-simulator"
 )
 
 // Env is a cluster with the driver's files.
@@ -45,10 +48,10 @@ type Env struct {
 	// Dir is the cluster's state directory, Root the path of the simulated driver root on the node, below Dir for onenode.
 	Dir, Root string
 	Onenode   string
-	// NodeGPUSim is the path of `gpusim` on the node, or "" if bin/gpusim of this machine reaches Root.
-	NodeGPUSim  string
-	KubectlPath string
-	Client      kubernetes.Interface
+	// SimulatorChart is for a node on which the chart gpu-simulator makes Root. Else bin/gpusim of this machine reaches Root.
+	SimulatorChart bool
+	KubectlPath    string
+	Client         kubernetes.Interface
 	// Log receives progress messages.
 	Log io.Writer
 
@@ -68,7 +71,13 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 		return nil, errors.New("ONENODE, ONENODE_DIR and KUBECONFIG are not set: run this under `bin/onenode run --dir DIR -- ...`")
 	}
 	s.Root = cmp.Or(os.Getenv("DRIVER_ROOT"), filepath.Join(s.Dir, "driver"))
-	s.NodeGPUSim = os.Getenv("NODE_GPUSIM")
+	switch simulator := os.Getenv("SIMULATOR"); simulator {
+	case "":
+	case "chart":
+		s.SimulatorChart = true
+	default:
+		return nil, fmt.Errorf("SIMULATOR=%s: it can only be chart", simulator)
+	}
 	var err error
 	if s.Tree, err = demos.Tree(); err != nil {
 		return nil, err
@@ -120,8 +129,8 @@ func (e *Env) Node(ctx context.Context, verb string, args ...string) error {
 
 // Sim runs a verb of `gpusim` on the driver root.
 func (e *Env) Sim(ctx context.Context, verb string, args ...string) error {
-	if e.NodeGPUSim != "" {
-		_, err := e.OnNode(ctx, append([]string{e.NodeGPUSim, verb, "--root", e.Root}, args...)...)
+	if e.SimulatorChart {
+		_, err := e.Kubectl(ctx, append([]string{"--namespace", simulator, "exec", "daemonset/" + simulator, "--", "gpusim", verb}, args...)...)
 		return err
 	}
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.Root}, args...)...)
@@ -130,7 +139,7 @@ func (e *Env) Sim(ctx context.Context, verb string, args ...string) error {
 
 // SimState returns the state of the simulated machine.
 func (e *Env) SimState(ctx context.Context) (*engine.State, error) {
-	if e.NodeGPUSim == "" {
+	if !e.SimulatorChart {
 		return engine.Open(e.Root, nil).State()
 	}
 	out, err := e.OnNode(ctx, "cat", filepath.Join(e.Root, engine.Dir, "state.json"))

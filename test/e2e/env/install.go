@@ -7,22 +7,15 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Install creates the simulated GPUs, loads the images and installs the chart, with more Helm arguments if given.
+// Install loads the images, creates the simulated GPUs and installs the chart, with more Helm arguments if given.
 func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...string) error {
-	if err := e.Step("simulate "+profile, func() error {
-		if _, err := e.SimState(ctx); err == nil {
-			return nil // An earlier call has made it.
-		}
-		return e.Sim(ctx, "up", "--profile", profile)
-	}); err != nil {
-		return err
-	}
 	if err := e.Step("load the images", func() error {
 		archives, err := filepath.Glob(filepath.Join(e.Tree, "dist", "*.tar"))
 		if err != nil || len(archives) == 0 {
@@ -30,6 +23,9 @@ func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...str
 		}
 		return e.Node(ctx, "load", archives...)
 	}); err != nil {
+		return err
+	}
+	if err := e.Step("simulate "+profile, func() error { return e.simulate(ctx, profile) }); err != nil {
 		return err
 	}
 	return e.Step("install the chart", func() error {
@@ -41,25 +37,47 @@ func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...str
 	})
 }
 
+// simulate makes the simulated machine, unless it is there.
+func (e *Env) simulate(ctx context.Context, profile string) error {
+	if _, err := e.SimState(ctx); err == nil {
+		return nil
+	}
+	if !e.SimulatorChart {
+		return e.Sim(ctx, "up", "--profile", profile)
+	}
+	return e.upgrade(ctx, simulator, filepath.Join(e.Tree, "deployments", "helm", simulator), simulator,
+		"--set", "image.pullPolicy=Never,board="+profile+",root="+e.Root)
+}
+
+// upgrade installs or upgrades a chart, and waits until its pods are ready.
+func (e *Env) upgrade(ctx context.Context, release, chart, namespace string, args ...string) error {
+	_, err := e.Run(ctx, filepath.Join(e.Tree, "hack", "tool.sh"), append([]string{
+		"helm", "upgrade", "--install", release, chart, "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "120s",
+	}, args...)...)
+	return err
+}
+
 // Helm installs or upgrades the chart on the simulated root. Nodes publish all devices, so that tests find them at once;
 // AsShipped leaves the chart's own setting.
 func (e *Env) Helm(ctx context.Context, args ...string) error {
 	if !e.AsShipped {
 		args = append([]string{"--set-json", "publish=[]"}, args...)
 	}
-	_, err := e.Run(ctx, filepath.Join(e.Tree, "hack", "tool.sh"), append([]string{
-		"helm", "upgrade", "--install", Release, e.Chart,
-		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "120s",
-		"--set", "nvidiaDriverRoot=" + e.Root,
-		// The images are on the nodes, and the nodes have no labels of their hardware.
-		"--set", "image.pullPolicy=Never", "--set-json", "kubeletPlugin.affinity=null",
-		"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
-		"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
-		"--set", "kubeletPlugin.hostKernelLog=" + filepath.Join(e.Root, "dev/kmsg"),
-		"--set", "kubeletPlugin.driverRootReadOnly=false",
-		"--set", "kubeletPlugin.metrics.enabled=true",
-	}, args...)...)
-	return err
+	machine := []string{"--set", "simulator.enabled=true,simulator.root=" + e.Root}
+	if !e.SimulatorChart {
+		machine = []string{
+			"--set", "nvidiaDriverRoot=" + e.Root,
+			// The nodes have no labels of their hardware.
+			"--set-json", "kubeletPlugin.affinity=null",
+			"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
+			"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
+			"--set", "kubeletPlugin.hostKernelLog=" + filepath.Join(e.Root, "dev/kmsg"),
+			"--set", "kubeletPlugin.driverRootReadOnly=false",
+		}
+	}
+	return e.upgrade(ctx, Release, e.Chart, Namespace, slices.Concat(machine, []string{
+		"--set", "image.pullPolicy=Never", "--set", "kubeletPlugin.metrics.enabled=true", // The images are on the nodes.
+	}, args)...)
 }
 
 // Uninstall removes the chart, and waits until its pods and the node's slices are gone.
