@@ -13,7 +13,8 @@ type image struct {
 	user     string   // numeric, "uid:gid"
 	env      []string
 	title    string
-	values   string // the chart's values for a digest, as a format in YAML; empty if the chart has no such image
+	chart    string // whose values name the image; empty if none does
+	values   string // that chart's values for a digest, as a format in YAML
 }
 
 // binary is one Go program and its path in the image.
@@ -55,6 +56,7 @@ var driver = []image{
 		name:   "dra-kubelet-plugin",
 		title:  "Kubelet plugin of gpu-dra-driver",
 		values: `image: {digest: %q}`,
+		chart:  "gpu-dra-driver",
 		binaries: []binary{
 			{pkg: "./cmd/dra-kubelet-plugin", path: "usr/bin/dra-kubelet-plugin", cgo: true, stamp: "main.version"},
 			{
@@ -74,6 +76,7 @@ var driver = []image{
 		name:     "mps-supervisor",
 		title:    "Supervisor of MPS daemons of gpu-dra-driver",
 		values:   `mps: {image: {digest: %q}}`,
+		chart:    "gpu-dra-driver",
 		binaries: []binary{{pkg: "./cmd/mps-supervisor", path: "usr/bin/mps-supervisor", stamp: "main.version"}},
 		libs:     nvmlLibs, // for the programs of a driver root without a C library
 		user:     rootUser,
@@ -82,6 +85,7 @@ var driver = []image{
 		name:     "dra-controller",
 		title:    "Controller of gpu-dra-driver",
 		values:   `controller: {image: {digest: %q}}`,
+		chart:    "gpu-dra-driver",
 		binaries: []binary{{pkg: "./cmd/dra-controller", path: "usr/bin/dra-controller", stamp: "main.version"}},
 		user:     nonRoot,
 	},

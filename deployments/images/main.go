@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "IMAGE\tPLATFORM\tSIZE\tDIGEST OF THE INDEX")
-	values := "# The images' digests, for helm install --values.\n"
+	values := map[string]string{}
 	for _, im := range chosen {
 		r, err := b.release(ctx, im, on)
 		if err != nil {
@@ -86,12 +86,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		for i, p := range on {
 			fmt.Fprintf(table, "%s\tlinux/%s\t%.1f MB\t%s\n", r.reference, p.arch, float64(r.sizes[i])/1e6, r.digest)
 		}
-		if im.values != "" {
-			values += fmt.Sprintf(im.values+"\n", r.digest)
+		if im.chart != "" {
+			values[im.chart] += fmt.Sprintf(im.values+"\n", r.digest)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(*out, "digests.yaml"), []byte(values), 0o644); err != nil {
-		return fmt.Errorf("cannot write the digests: %w", err)
+	for chart, text := range values {
+		text = "# Digests of images, for helm install --values with the chart " + chart + ".\n" + text
+		if err := os.WriteFile(filepath.Join(*out, "digests-"+chart+".yaml"), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("cannot write the digests: %w", err)
+		}
 	}
 	return table.Flush()
 }

@@ -8,8 +8,10 @@ const simulatorParts = "usr/lib/gpusim/"
 
 // simulator is the image of the simulator's chart. It has no software of NVIDIA.
 var simulator = image{
-	name:  "gpu-simulator",
-	title: "Simulates NVIDIA GPUs on nodes without GPUs, for tests; contains no NVIDIA software",
+	name:   "gpu-simulator",
+	title:  "Simulates NVIDIA GPUs on nodes without GPUs, for tests; contains no NVIDIA software",
+	chart:  "gpu-simulator",
+	values: `image: {digest: %q}`,
 	binaries: []binary{
 		{pkg: "./sim/cmd/gpusim-node", path: "usr/bin/gpusim-node"},
 		{pkg: "./sim/cmd/gpusim", path: "usr/bin/gpusim"},

@@ -29,6 +29,35 @@ const (
 	chartContent = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 )
 
+// chart is a chart of the release.
+type chart struct {
+	name    string
+	images  []image
+	archive []byte // as Helm packages it
+	oci     v1.Image
+	digest  v1.Hash // of oci
+}
+
+// repository is the chart's, without the registry.
+func (c chart) repository() string { return "charts/" + c.name }
+
+// digests is the file with the digests of the chart's images, as make images writes it.
+func (c chart) digests() string { return "digests-" + c.name + ".yaml" }
+
+// sources is the chart's directory in the tree.
+func (r release) sources(c chart) string { return filepath.Join(r.root, "deployments/helm", c.name) }
+
+// readChart finds a chart's images.
+func (r release) readChart(name string) (chart, error) {
+	c := chart{name: name}
+	values, err := os.ReadFile(filepath.Join(r.sources(c), "values.yaml"))
+	if err != nil {
+		return c, err
+	}
+	c.images, err = readImages(r.dist, r.version, c.digests(), values)
+	return c, err
+}
+
 // setting is a value of the chart by its path.
 type setting struct {
 	path  []string
@@ -36,23 +65,23 @@ type setting struct {
 }
 
 // describe adds what only a release knows to the text of Chart.yaml.
-func (r release) describe(text []byte, list []change) ([]byte, error) {
-	var chart map[string]any
-	if err := kyaml.Unmarshal(text, &chart); err != nil {
+func (r release) describe(c chart, text []byte, list []change) ([]byte, error) {
+	var head map[string]any
+	if err := kyaml.Unmarshal(text, &head); err != nil {
 		return nil, fmt.Errorf("unreadable Chart.yaml: %w", err)
 	}
-	chart["version"], chart["appVersion"] = r.version, r.version
+	head["version"], head["appVersion"] = r.version, r.version
 	if r.home != "" {
-		chart["home"] = r.home
+		head["home"] = r.home
 	}
 	if r.source != "" {
-		chart["sources"] = []string{r.source}
+		head["sources"] = []string{r.source}
 	}
-	annotations, _ := chart["annotations"].(map[string]any)
+	annotations, _ := head["annotations"].(map[string]any)
 	if annotations == nil {
 		annotations = map[string]any{}
 	}
-	chart["annotations"] = annotations
+	head["annotations"] = annotations
 	annotations["artifacthub.io/prerelease"] = fmt.Sprint(strings.Contains(r.version, "-"))
 	text, err := kyaml.Marshal(list)
 	if err != nil {
@@ -61,7 +90,7 @@ func (r release) describe(text []byte, list []change) ([]byte, error) {
 	annotations["artifacthub.io/changes"] = string(text)
 	if r.registry != "" {
 		var named []map[string]any
-		for _, im := range r.images {
+		for _, im := range c.images {
 			named = append(named, map[string]any{
 				"name": im.name, "image": r.reference(im.repository) + ":" + r.version + "@" + im.digest.String(), "platforms": im.platforms(),
 			})
@@ -71,7 +100,7 @@ func (r release) describe(text []byte, list []change) ([]byte, error) {
 		}
 		annotations["artifacthub.io/images"] = string(text)
 	}
-	return kyaml.Marshal(chart)
+	return kyaml.Marshal(head)
 }
 
 // set writes values into the text of a values.yaml and leaves all else, comments included, as it is. The values must be empty
@@ -110,54 +139,68 @@ func member(of *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// pack packages the chart of the tree with Helm, and returns the archive and the config of its OCI artifact. The archive has no
-// time of this machine.
-func (r release) pack(ctx context.Context, list []change) (archive, config []byte, err error) {
+// pack packages a chart with Helm, and makes the form of it that a registry stores. The archive has no time of this machine.
+func (r release) pack(ctx context.Context, c *chart, list []change) (err error) {
 	stage, err := os.MkdirTemp("", "release-chart-")
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
-	dir := filepath.Join(stage, chartName)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(r.root, "deployments/helm", chartName))); err != nil {
-		return nil, nil, fmt.Errorf("cannot copy the chart: %w", err)
+	dir := filepath.Join(stage, c.name)
+	if err := os.CopyFS(dir, os.DirFS(r.sources(*c))); err != nil {
+		return fmt.Errorf("cannot copy the chart %s: %w", c.name, err)
 	}
 	var settings []setting
 	if r.registry != "" {
 		settings = append(settings, setting{[]string{"image", "registry"}, r.registry})
 	}
-	for _, im := range r.images {
+	for _, im := range c.images {
 		settings = append(settings, setting{im.value, im.digest.String()})
 	}
 	for name, change := range map[string]func([]byte) ([]byte, error){
-		"Chart.yaml":  func(text []byte) ([]byte, error) { return r.describe(text, list) },
+		"Chart.yaml":  func(text []byte) ([]byte, error) { return r.describe(*c, text, list) },
 		"values.yaml": func(text []byte) ([]byte, error) { return set(text, settings) },
 	} {
 		file := filepath.Join(dir, name)
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if text, err = change(text); err != nil {
-			return nil, nil, err
+			return err
 		}
 		if err := os.WriteFile(file, text, 0o644); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(r.root, "hack/tool.sh"), "helm", "package", dir, "--destination", stage)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, nil, fmt.Errorf("helm package: %w\n%s", err, out)
+		return fmt.Errorf("helm package: %w\n%s", err, out)
 	}
-	packed, err := os.ReadFile(filepath.Join(stage, chartName+"-"+r.version+".tgz"))
+	packed, err := os.ReadFile(filepath.Join(stage, c.name+"-"+r.version+".tgz"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("helm package: %w", err)
+		return fmt.Errorf("helm package: %w", err)
 	}
-	return timeless(packed)
+	archive, config, err := timeless(packed, c.name)
+	if err != nil {
+		return err
+	}
+	c.archive = archive
+	c.oci, err = artifact{
+		configType: chartConfig, config: config, fileType: chartContent, file: c.archive,
+		annotations: map[string]string{
+			"org.opencontainers.image.title": c.name, "org.opencontainers.image.version": r.version,
+		},
+	}.image()
+	if err != nil {
+		return err
+	}
+	c.digest, err = c.oci.Digest()
+	return err
 }
 
 // timeless returns a chart's archive without times and owners, and the JSON of its Chart.yaml.
-func timeless(packed []byte) (archive, config []byte, err error) {
+func timeless(packed []byte, name string) (archive, config []byte, err error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, nil, fmt.Errorf("unreadable archive of the chart: %w", err)
@@ -184,12 +227,12 @@ func timeless(packed []byte) (archive, config []byte, err error) {
 		if _, err := w.Write(data); err != nil {
 			return nil, nil, err
 		}
-		if h.Name == chartName+"/Chart.yaml" {
-			var chart map[string]any
-			if err := kyaml.Unmarshal(data, &chart); err != nil {
+		if h.Name == name+"/Chart.yaml" {
+			var head map[string]any
+			if err := kyaml.Unmarshal(data, &head); err != nil {
 				return nil, nil, fmt.Errorf("unreadable Chart.yaml: %w", err)
 			}
-			if config, err = json.Marshal(chart); err != nil {
+			if config, err = json.Marshal(head); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -198,14 +241,4 @@ func timeless(packed []byte) (archive, config []byte, err error) {
 		return nil, nil, err
 	}
 	return out.Bytes(), config, nil
-}
-
-// chartImage returns the chart in the form that a registry stores.
-func (r release) chartImage(archive, config []byte) (v1.Image, error) {
-	return artifact{
-		configType: chartConfig, config: config, fileType: chartContent, file: archive,
-		annotations: map[string]string{
-			"org.opencontainers.image.title": chartName, "org.opencontainers.image.version": r.version,
-		},
-	}.image()
 }

@@ -36,15 +36,16 @@ func (im image) platforms() []string {
 	return list
 }
 
-// readImages finds the images that the chart names, in the OCI layouts that make images wrote to dist.
-func readImages(dist, version string, values []byte) ([]image, error) {
-	text, err := os.ReadFile(filepath.Join(dist, "digests.yaml"))
+// readImages finds the images of which the file has digests, and which the chart's values name, in the OCI layouts that make images
+// wrote to dist.
+func readImages(dist, version, file string, values []byte) ([]image, error) {
+	text, err := os.ReadFile(filepath.Join(dist, file))
 	if err != nil {
 		return nil, fmt.Errorf("the digests of the images are missing; run make images-all: %w", err)
 	}
 	var digests, chart yaml.Node
 	if err := errors.Join(yaml.Unmarshal(text, &digests), yaml.Unmarshal(values, &chart)); err != nil || len(digests.Content) == 0 || len(chart.Content) == 0 {
-		return nil, fmt.Errorf("unreadable digests.yaml, or values of the chart: %w", err)
+		return nil, fmt.Errorf("unreadable %s, or values of the chart: %w", file, err)
 	}
 	var list []image
 	var visit func(at *yaml.Node, path []string) error
@@ -66,7 +67,7 @@ func readImages(dist, version string, values []byte) ([]image, error) {
 				return fmt.Errorf("the chart has no repository beside %s", strings.Join(below, "."))
 			}
 			im := image{name: filepath.Base(repository.Value), repository: repository.Value, value: below}
-			if err := im.read(dist, version, at.Content[i+1].Value); err != nil {
+			if err := im.read(dist, version, file, at.Content[i+1].Value); err != nil {
 				return fmt.Errorf("image %s: %w", im.name, err)
 			}
 			list = append(list, im)
@@ -81,7 +82,7 @@ func readImages(dist, version string, values []byte) ([]image, error) {
 }
 
 // read opens the layout of an image, which must have the digest.
-func (im *image) read(dist, version, digest string) error {
+func (im *image) read(dist, version, file, digest string) error {
 	dir := filepath.Join(dist, im.name+"-"+version)
 	all, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
@@ -93,7 +94,7 @@ func (im *image) read(dist, version, digest string) error {
 	}
 	im.digest = outer.Manifests[0].Digest
 	if im.digest.String() != digest {
-		return fmt.Errorf("%s has the digest %s, and digests.yaml %s: build the images again", dir, im.digest, digest)
+		return fmt.Errorf("%s has the digest %s, and %s %s: build the images again", dir, im.digest, file, digest)
 	}
 	if im.index, err = all.ImageIndex(im.digest); err != nil {
 		return fmt.Errorf("cannot read the index of %s: %w", dir, err)

@@ -26,9 +26,10 @@ import (
 	"gpu-dra-driver/deployments/sign"
 )
 
+// driverChart and simulatorChart are the charts of a release.
 const (
-	chartName       = "gpu-dra-driver"
-	chartRepository = "charts/" + chartName
+	driverChart    = "gpu-dra-driver"
+	simulatorChart = "gpu-simulator"
 )
 
 // release is one version with its settings.
@@ -37,8 +38,16 @@ type release struct {
 	version                         string // as in 1.2.3 or 1.2.3-rc.1
 	registry, home, source, builder string
 	key                             *ecdsa.PrivateKey // can be nil
-	images                          []image
+	charts                          []chart
 	progress                        io.Writer
+}
+
+// images returns the images of all charts.
+func (r release) images() (list []image) {
+	for _, c := range r.charts {
+		list = append(list, c.images...)
+	}
+	return list
 }
 
 // reference returns a repository in the registry.
@@ -116,34 +125,27 @@ func (r release) make(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	values, err := os.ReadFile(filepath.Join(r.root, "deployments/helm", chartName, "values.yaml"))
-	if err != nil {
-		return err
-	}
-	if r.images, err = readImages(r.dist, r.version, values); err != nil {
-		return err
+	for _, name := range []string{driverChart, simulatorChart} {
+		c, err := r.readChart(name)
+		if err != nil {
+			return err
+		}
+		r.charts = append(r.charts, c)
 	}
 	if err := r.check(sources); err != nil {
 		return err
 	}
-	archive, config, err := r.pack(ctx, changes(changed))
+	for i := range r.charts {
+		if err := r.pack(ctx, &r.charts[i], changes(changed)); err != nil {
+			return err
+		}
+	}
+	files, err := r.files()
 	if err != nil {
 		return err
 	}
-	chart, err := r.chartImage(archive, config)
-	if err != nil {
-		return err
-	}
-	digest, err := chart.Digest()
-	if err != nil {
-		return err
-	}
-	files, err := r.files(archive)
-	if err != nil {
-		return err
-	}
-	files["notes.md"] = []byte(changed + "\n" + r.artifacts(digest))
-	statement, err := r.statement(sources, r.subjects(files, digest))
+	files["notes.md"] = []byte(changed + "\n" + r.artifacts() + r.local())
+	statement, err := r.statement(sources, r.subjects(files))
 	if err != nil {
 		return err
 	}
@@ -153,11 +155,11 @@ func (r release) make(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	if r.registry != "" {
-		if err := r.push(ctx, chart, statement); err != nil {
+		if err := r.push(ctx, statement); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(stdout, "%s has %s; %s", out, r.version, r.artifacts(digest))
+	fmt.Fprintf(stdout, "%s has %s; %s", out, r.version, r.artifacts())
 	return nil
 }
 
@@ -169,7 +171,7 @@ func (r release) check(sources tree) error {
 	if sources.dirty {
 		return errors.New("the tree has changes that are not committed: commit them, so that the provenance names the sources")
 	}
-	for _, im := range r.images {
+	for _, im := range r.images() {
 		if got := im.platforms(); !slices.Equal(got, []string{"linux/amd64", "linux/arm64"}) {
 			return fmt.Errorf("image %s is for %s: publish both linux/amd64 and linux/arm64, as make images-all builds them", im.name, strings.Join(got, ", "))
 		}
@@ -177,14 +179,16 @@ func (r release) check(sources tree) error {
 	return nil
 }
 
-// artifacts is the part of the notes that says where images and chart are.
-func (r release) artifacts(chart v1.Hash) string {
+// artifacts is the part of the notes that says where images and charts are.
+func (r release) artifacts() string {
 	var b strings.Builder
 	b.WriteString("## Artifacts\n\n| artifact | digest |\n| --- | --- |\n")
-	for _, im := range r.images {
+	for _, im := range r.images() {
 		fmt.Fprintf(&b, "| `%s:%s` | `%s` |\n", r.reference(im.repository), r.version, im.digest)
 	}
-	fmt.Fprintf(&b, "| `oci://%s` %s | `%s` |\n", r.reference(chartRepository), r.version, chart)
+	for _, c := range r.charts {
+		fmt.Fprintf(&b, "| `oci://%s` %s | `%s` |\n", r.reference(c.repository()), r.version, c.digest)
+	}
 	text := b.String()
 	if r.registry == "" {
 		return strings.NewReplacer("oci:///", "oci://REGISTRY/", "`/", "`REGISTRY/").Replace(text)
@@ -193,8 +197,30 @@ func (r release) artifacts(chart v1.Hash) string {
 	if onThisMachine(r.registry) {
 		plain = " --plain-http"
 	}
-	return text + fmt.Sprintf("\n```sh\nhelm install %s oci://%s --version %s%s \\\n  --namespace %s --create-namespace\n```\n",
-		chartName, r.reference(chartRepository), r.version, plain, chartName)
+	return text + fmt.Sprintf("\n```sh\nhelm install %[1]s oci://%[2]s --version %[3]s%[4]s \\\n  --namespace %[1]s --create-namespace\n```\n",
+		driverChart, r.reference(r.charts[0].repository()), r.version, plain)
+}
+
+// local is the part of the notes for a cluster that pulls nothing: images by their archives, charts by their files. The archives
+// name no registry, and a loaded image has no digest by which a chart finds it.
+func (r release) local() string {
+	return strings.NewReplacer("VERSION", r.version, "ARCH", runtime.GOARCH).Replace(`
+## Without a registry and without GPUs
+
+In the directory of these files, on a kind cluster of Kubernetes 1.36 or newer:
+
+` + "```sh" + `
+tar -xzf kubectl-gpu-VERSION-linux-ARCH.tar.gz ./kubectl-gpu && export PATH=$PWD:$PATH
+for archive in *-VERSION-ARCH.tar; do kind load image-archive "$archive"; done
+helm install gpu-simulator gpu-simulator-VERSION.tgz --namespace gpu-simulator --create-namespace --wait \
+  --set image.pullPolicy=Never,image.registry=,image.digest=
+helm install gpu-dra-driver gpu-dra-driver-VERSION.tgz --namespace gpu-dra-driver --create-namespace --wait \
+  --set image.pullPolicy=Never,image.registry=,image.digest=,controller.image.digest=,mps.image.digest= --set simulator.enabled=true
+kubectl gpu ls
+kubectl gpu run part --profile 1g.10gb --image gpu-dra-driver/gpu-simulator:VERSION --apply -- nvidia-smi -L
+kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/part --timeout=60s && kubectl logs part
+` + "```" + `
+`)
 }
 
 // sbom returns the file name of the SBOM of a platform's image.
@@ -203,18 +229,22 @@ func (im image) sbom(version string, m v1.Descriptor) string {
 }
 
 // files returns the files to publish, but for the notes, the provenance and the checksums.
-func (r release) files(chart []byte) (map[string][]byte, error) {
-	files := map[string][]byte{chartName + "-" + r.version + ".tgz": chart}
+func (r release) files() (map[string][]byte, error) {
+	files := map[string][]byte{}
 	add := func(to, from string) error {
 		data, err := os.ReadFile(filepath.Join(r.dist, from))
 		files[to] = data
 		return err
 	}
-	errs := []error{add("digests.yaml", "digests.yaml"), add("gpu.yaml", "kubectl/gpu.yaml")}
+	errs := []error{add("gpu.yaml", "kubectl/gpu.yaml")}
 	if !strings.Contains(string(files["gpu.yaml"]), "version: v"+r.version+"\n") {
 		errs = append(errs, fmt.Errorf("%s/kubectl/gpu.yaml is not of %s; run make dist", r.dist, r.version))
 	}
-	for _, im := range r.images {
+	for _, c := range r.charts {
+		files[c.name+"-"+r.version+".tgz"] = c.archive
+		errs = append(errs, add(c.digests(), c.digests()))
+	}
+	for _, im := range r.images() {
 		architecture := runtime.GOARCH
 		for _, m := range im.manifests {
 			if len(im.manifests) == 1 {
@@ -238,10 +268,15 @@ func (r release) files(chart []byte) (map[string][]byte, error) {
 }
 
 // subjects returns what the provenance is about: the artifacts of the registry and the files.
-func (r release) subjects(files map[string][]byte, chart v1.Hash) []subject {
-	list := []subject{{strings.TrimPrefix(r.reference(chartRepository), "/"), chart.Hex}}
-	for _, im := range r.images {
-		list = append(list, subject{strings.TrimPrefix(r.reference(im.repository), "/"), im.digest.Hex})
+func (r release) subjects(files map[string][]byte) (list []subject) {
+	add := func(repository string, digest v1.Hash) {
+		list = append(list, subject{strings.TrimPrefix(r.reference(repository), "/"), digest.Hex})
+	}
+	for _, c := range r.charts {
+		add(c.repository(), c.digest)
+	}
+	for _, im := range r.images() {
+		add(im.repository, im.digest)
 	}
 	for name, data := range files {
 		list = append(list, subject{name, fmt.Sprintf("%x", sha256.Sum256(data))})

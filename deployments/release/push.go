@@ -48,19 +48,17 @@ type pusher struct {
 
 // push writes the release to the registry: images first, so that a chart never names an image that is not there. A version
 // that the registry has with other content is refused.
-func (r release) push(ctx context.Context, chart v1.Image, statement []byte) error {
+func (r release) push(ctx context.Context, statement []byte) error {
 	p := &pusher{release: r, options: []remote.Option{
 		remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
 	}}
-	digest, err := chart.Digest()
-	if err != nil {
-		return err
-	}
-	for _, im := range r.images {
+	for _, im := range r.images() {
 		p.checkFree(im.repository, im.digest)
 	}
-	p.checkFree(chartRepository, digest)
-	for _, im := range r.images {
+	for _, c := range r.charts {
+		p.checkFree(c.repository(), c.digest)
+	}
+	for _, im := range r.images() {
 		p.write(im.repository, r.version, im.index)
 		for _, m := range im.manifests {
 			list, err := os.ReadFile(filepath.Join(r.dist, im.sbom(r.version, m)))
@@ -75,12 +73,14 @@ func (r release) push(ctx context.Context, chart v1.Image, statement []byte) err
 		}
 		p.vouch(im.repository, v1.Descriptor{MediaType: types.OCIImageIndex, Digest: im.digest, Size: size}, statement)
 	}
-	size, err := chart.Size()
-	if err != nil {
-		return err
+	for _, c := range r.charts {
+		size, err := c.oci.Size()
+		if err != nil {
+			return err
+		}
+		p.write(c.repository(), r.version, c.oci)
+		p.vouch(c.repository(), v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: c.digest, Size: size}, statement)
 	}
-	p.write(chartRepository, r.version, chart)
-	p.vouch(chartRepository, v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: digest, Size: size}, statement)
 	return p.err
 }
 

@@ -82,7 +82,9 @@ func newWorkplace(t *testing.T, architectures ...string) workplace {
 	w := workplace{root: t.TempDir(), dist: t.TempDir(), key: filepath.Join(t.TempDir(), "key")}
 	tool, err := filepath.Abs("../../hack/tool.sh")
 	must(t, err)
-	must(t, os.CopyFS(filepath.Join(w.root, "deployments/helm", chartName), os.DirFS("../helm/"+chartName)))
+	for _, name := range []string{driverChart, simulatorChart} {
+		must(t, os.CopyFS(filepath.Join(w.root, "deployments/helm", name), os.DirFS("../helm/"+name)))
+	}
 	write(t, filepath.Join(w.root, "hack/tool.sh"), "#!/bin/sh\nexec '"+tool+"' \"$@\"\n", 0o755)
 	write(t, filepath.Join(w.root, "CHANGELOG.md"), changelog, 0o644)
 	write(t, filepath.Join(w.root, "go.sum"), "sums\n", 0o644)
@@ -102,9 +104,10 @@ func (w workplace) commit(t *testing.T) {
 // build leaves small images, SBOMs and archives of a version in dist.
 func (w workplace) build(t *testing.T, version string, architectures ...string) {
 	t.Helper()
-	digests := ""
-	for image, value := range map[string]string{
-		"dra-kubelet-plugin": "image: {digest: %q}\n", "dra-controller": "controller: {image: {digest: %q}}\n", "mps-supervisor": "mps: {image: {digest: %q}}\n",
+	digests := map[string]string{}
+	for image, values := range map[string]struct{ chart, format string }{
+		"dra-kubelet-plugin": {driverChart, "image: {digest: %q}\n"}, "dra-controller": {driverChart, "controller: {image: {digest: %q}}\n"},
+		"mps-supervisor": {driverChart, "mps: {image: {digest: %q}}\n"}, "gpu-simulator": {simulatorChart, "image: {digest: %q}\n"},
 	} {
 		index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 		for _, arch := range architectures {
@@ -126,10 +129,12 @@ func (w workplace) build(t *testing.T, version string, architectures ...string) 
 		must(t, err)
 		digest, err := index.Digest()
 		must(t, err)
-		digests += fmt.Sprintf(value, digest)
+		digests[values.chart] += fmt.Sprintf(values.format, digest)
 		write(t, filepath.Join(w.dist, image+"-"+version+".tar"), image, 0o644)
 	}
-	write(t, filepath.Join(w.dist, "digests.yaml"), digests, 0o644)
+	for chart, text := range digests {
+		write(t, filepath.Join(w.dist, "digests-"+chart+".yaml"), text, 0o644)
+	}
 	write(t, filepath.Join(w.dist, "kubectl/gpu.yaml"), "kind: Plugin\nspec:\n  version: v"+version+"\n", 0o644)
 	write(t, filepath.Join(w.dist, "kubectl/kubectl-gpu-"+version+"-linux-amd64.tar.gz"), "archive", 0o644)
 }
@@ -222,19 +227,24 @@ func TestRelease_LocalRegistry_HasAll(t *testing.T) {
 	must(t, w.release(t, version, "--registry", at, "--key", w.key, "--home", "https://home.example.com", "--source", "https://source.example.com"))
 	statement := w.file(t, "provenance.intoto.json")
 
-	// Helm pulls the chart, which names the images in the registry.
+	// Helm pulls the charts, which name the images in the registry.
 	dir := t.TempDir()
-	chart := "oci://" + at + "/" + chartRepository
 	helm := filepath.Join(w.root, "hack/tool.sh")
-	command(t, helm, "helm", "pull", chart, "--version", version, "--plain-http", "--destination", dir)
-	pulled, err := os.ReadFile(filepath.Join(dir, chartName+"-"+version+".tgz"))
-	must(t, err)
-	if !bytes.Equal(pulled, w.file(t, chartName+"-"+version+".tgz")) {
-		t.Error("the chart of the registry differs from the file")
+	manifests, digests := "", map[string]v1.Hash{}
+	for _, name := range []string{driverChart, simulatorChart} {
+		chart := "oci://" + at + "/charts/" + name
+		command(t, helm, "helm", "pull", chart, "--version", version, "--plain-http", "--destination", dir)
+		pulled, err := os.ReadFile(filepath.Join(dir, name+"-"+version+".tgz"))
+		must(t, err)
+		if !bytes.Equal(pulled, w.file(t, name+"-"+version+".tgz")) {
+			t.Errorf("the chart %s of the registry differs from the file", name)
+		}
+		manifests += command(t, helm, "helm", "template", "x", chart, "--version", version, "--plain-http")
+		head, err := remote.Head(reference(t, at+"/charts/"+name+":"+version))
+		must(t, err)
+		digests["charts/"+name] = head.Digest
 	}
-	manifests := command(t, helm, "helm", "template", "x", chart, "--version", version, "--plain-http")
-	digests := map[string]v1.Hash{chartRepository: {}}
-	for _, im := range []string{"dra-kubelet-plugin", "dra-controller", "mps-supervisor"} {
+	for _, im := range []string{"dra-kubelet-plugin", "dra-controller", "mps-supervisor", "gpu-simulator"} {
 		repository := "gpu-dra-driver/" + im
 		index, err := remote.Index(reference(t, at+"/"+repository+":"+version))
 		must(t, err)
@@ -259,10 +269,6 @@ func TestRelease_LocalRegistry_HasAll(t *testing.T) {
 			t.Errorf("%s is for %v", im, platforms)
 		}
 	}
-	head, err := remote.Head(reference(t, at+"/"+chartRepository+":"+version))
-	must(t, err)
-	digests[chartRepository] = head.Digest
-
 	for repository, digest := range digests {
 		if diff := cmp.Diff(map[string]string{statementType: string(statement)}, referrers(t, at+"/"+repository, digest)); diff != "" {
 			t.Errorf("files about %s: %s", repository, diff)
@@ -318,7 +324,9 @@ func checkProvenance(t *testing.T, w workplace, text []byte, digests map[string]
 			t.Errorf("the provenance has %s for %s, want %s", subjects[at+"/"+repository], repository, digest)
 		}
 	}
-	for _, file := range []string{chartName + "-" + version + ".tgz", "digests.yaml", "gpu.yaml", "kubectl-gpu-1.2.3-linux-amd64.tar.gz", "notes.md"} {
+	for _, file := range []string{
+		driverChart + "-" + version + ".tgz", simulatorChart + "-" + version + ".tgz", "digests-" + driverChart + ".yaml", "gpu.yaml", "kubectl-gpu-1.2.3-linux-amd64.tar.gz", "notes.md",
+	} {
 		if want := fmt.Sprintf("%x", sha256.Sum256(w.file(t, file))); subjects[file] != want {
 			t.Errorf("the provenance has %q for %s, want %s", subjects[file], file, want)
 		}
@@ -340,13 +348,13 @@ func checkProvenance(t *testing.T, w workplace, text []byte, digests map[string]
 // checkMetadata looks into the pulled chart.
 func checkMetadata(t *testing.T, w workplace, dir, at string) {
 	t.Helper()
-	command(t, "tar", "-C", dir, "-xf", filepath.Join(dir, chartName+"-"+version+".tgz"))
+	command(t, "tar", "-C", dir, "-xf", filepath.Join(dir, driverChart+"-"+version+".tgz"))
 	var chart struct {
 		Version, AppVersion, Home string
 		Sources                   []string
 		Annotations               map[string]string
 	}
-	text, err := os.ReadFile(filepath.Join(dir, chartName, "Chart.yaml"))
+	text, err := os.ReadFile(filepath.Join(dir, driverChart, "Chart.yaml"))
 	must(t, err)
 	must(t, yaml.Unmarshal(text, &chart))
 	if chart.Version != version || chart.AppVersion != version || chart.Home != "https://home.example.com" || !slices.Equal(chart.Sources, []string{"https://source.example.com"}) {
@@ -370,9 +378,9 @@ func checkMetadata(t *testing.T, w workplace, dir, at string) {
 	if len(images) != 3 || !strings.HasPrefix(images[0].Image, at+"/gpu-dra-driver/dra-controller:1.2.3@sha256:") || len(images[0].Platforms) != 2 {
 		t.Errorf("images = %+v", images)
 	}
-	values, err := os.ReadFile(filepath.Join(dir, chartName, "values.yaml"))
+	values, err := os.ReadFile(filepath.Join(dir, driverChart, "values.yaml"))
 	must(t, err)
-	shipped, err := os.ReadFile(filepath.Join(w.root, "deployments/helm", chartName, "values.yaml"))
+	shipped, err := os.ReadFile(filepath.Join(w.root, "deployments/helm", driverChart, "values.yaml"))
 	must(t, err)
 	var changed []string
 	was, is := strings.Split(string(shipped), "\n"), strings.Split(string(values), "\n")
@@ -415,7 +423,7 @@ func TestRelease_NoRegistry_FilesEqual(t *testing.T) {
 	}) {
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256([]byte(first[name])), name)
 	}
-	if diff := cmp.Diff(sums.String(), first["SHA256SUMS"]); diff != "" || len(first) != 15 {
+	if diff := cmp.Diff(sums.String(), first["SHA256SUMS"]); diff != "" || len(first) != 19 {
 		t.Errorf("%d files; checksums: %s", len(first), diff)
 	}
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(first["SHA256SUMS.sig"]))
@@ -427,7 +435,7 @@ func TestRelease_NoRegistry_FilesEqual(t *testing.T) {
 		t.Error(err)
 	}
 	if notes := first["notes.md"]; !strings.HasPrefix(notes, "### Added\n\nNodes\n\n- One thing\n") || strings.Contains(notes, "Later") ||
-		strings.Contains(notes, "Earlier") || !strings.Contains(notes, "oci://REGISTRY/"+chartRepository) {
+		strings.Contains(notes, "Earlier") || !strings.Contains(notes, "oci://REGISTRY/charts/"+driverChart) || !strings.Contains(notes, "oci://REGISTRY/charts/"+simulatorChart) {
 		t.Errorf("notes:\n%s", notes)
 	}
 }
@@ -446,10 +454,10 @@ func TestRelease_NotToPublish_Refused(t *testing.T) {
 			write(t, filepath.Join(w.root, "CHANGELOG.md"), changelog+"\n", 0o644)
 		}},
 		{"a digest of another build", version, "", "build the images again", func(t *testing.T, w workplace) {
-			digests, err := os.ReadFile(filepath.Join(w.dist, "digests.yaml"))
+			digests, err := os.ReadFile(filepath.Join(w.dist, "digests-"+driverChart+".yaml"))
 			must(t, err)
 			w.build(t, version, "amd64")
-			write(t, filepath.Join(w.dist, "digests.yaml"), string(digests), 0o644)
+			write(t, filepath.Join(w.dist, "digests-"+driverChart+".yaml"), string(digests), 0o644)
 		}},
 		{"no archives", version, "", "run make dist", func(t *testing.T, w workplace) {
 			must(t, os.Remove(filepath.Join(w.dist, "kubectl/kubectl-gpu-1.2.3-linux-amd64.tar.gz")))
@@ -458,7 +466,7 @@ func TestRelease_NotToPublish_Refused(t *testing.T) {
 			write(t, filepath.Join(w.dist, "kubectl/gpu.yaml"), "version: v1.2.2\n", 0o644)
 		}},
 		{"a chart without a place for the digest", version, "", "no empty value", func(t *testing.T, w workplace) {
-			file := filepath.Join(w.root, "deployments/helm", chartName, "values.yaml")
+			file := filepath.Join(w.root, "deployments/helm", driverChart, "values.yaml")
 			text, err := os.ReadFile(file)
 			must(t, err)
 			write(t, file, strings.ReplaceAll(string(text), "digest: \"\"", "digest: \"sha256:0\""), 0o644)
@@ -500,7 +508,7 @@ func TestRelease_PushFails_ChartIsNotThere(t *testing.T) {
 	if err := w.release(t, version, "--registry", at); err == nil || !strings.Contains(err.Error(), "mps-supervisor") {
 		t.Errorf("error = %v", err)
 	}
-	chart := reference(t, at+"/"+chartRepository+":"+version)
+	chart := reference(t, at+"/charts/"+driverChart+":"+version)
 	if _, err := remote.Head(chart); err == nil {
 		t.Error("the chart is there without its images")
 	}
@@ -508,7 +516,7 @@ func TestRelease_PushFails_ChartIsNotThere(t *testing.T) {
 	must(t, w.release(t, version, "--registry", at))
 	head, err := remote.Head(chart)
 	must(t, err)
-	if found := referrers(t, at+"/"+chartRepository, head.Digest); found[statementType] != string(w.file(t, "provenance.intoto.json")) {
+	if found := referrers(t, at+"/charts/"+driverChart, head.Digest); found[statementType] != string(w.file(t, "provenance.intoto.json")) {
 		t.Errorf("files about the chart: %v", found)
 	}
 }
@@ -522,7 +530,7 @@ func TestRelease_Prerelease_TakesUnreleased(t *testing.T) {
 	if err != nil || !strings.Contains(string(notes), "Later.") {
 		t.Errorf("notes = %s, %v", notes, err)
 	}
-	chart := command(t, "tar", "-xOf", filepath.Join(w.dist, "release-"+candidate, chartName+"-"+candidate+".tgz"), chartName+"/Chart.yaml")
+	chart := command(t, "tar", "-xOf", filepath.Join(w.dist, "release-"+candidate, driverChart+"-"+candidate+".tgz"), driverChart+"/Chart.yaml")
 	if !strings.Contains(chart, "artifacthub.io/prerelease: \"true\"") {
 		t.Errorf("Chart.yaml = %s", chart)
 	}

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,15 +94,22 @@ func startRegistry() error {
 // release makes a release of the images in dist/ and pushes it. The images of the next version differ by an annotation.
 func release(ctx context.Context, version string) error {
 	dist := filepath.Join(cluster.Dir, "release-"+version)
-	digests, err := os.ReadFile(filepath.Join(cluster.Tree, "dist", "digests.yaml"))
-	if err != nil {
-		return fmt.Errorf("run make images: %w", err)
+	files := map[string]string{}
+	digests := ""
+	for _, chart := range []string{"gpu-dra-driver", "gpu-simulator"} {
+		name := "digests-" + chart + ".yaml"
+		text, err := os.ReadFile(filepath.Join(cluster.Tree, "dist", name))
+		if err != nil {
+			return fmt.Errorf("run make images: %w", err)
+		}
+		files[filepath.Join(dist, name)] = string(text)
+		digests += string(text)
 	}
-	was, err := builtLast(string(digests))
+	was, err := builtLast(digests)
 	if err != nil {
 		return err
 	}
-	for _, image := range []string{"dra-controller", "dra-kubelet-plugin", "mps-supervisor"} {
+	for _, image := range []string{"dra-controller", "dra-kubelet-plugin", "mps-supervisor", "gpu-simulator"} {
 		old, to := filepath.Join(cluster.Tree, "dist", image+"-"+was), filepath.Join(dist, image+"-"+version)
 		if err := os.CopyFS(to, os.DirFS(old)); err != nil {
 			return err
@@ -110,26 +118,30 @@ func release(ctx context.Context, version string) error {
 		if err != nil {
 			return err
 		}
-		digests = []byte(strings.ReplaceAll(string(digests), digest, changed))
-		files, err := filepath.Glob(old + "*.spdx.json")
+		for name, text := range files {
+			files[name] = strings.ReplaceAll(text, digest, changed)
+		}
+		lists, err := filepath.Glob(old + "*.spdx.json")
 		if err != nil {
 			return err
 		}
-		for _, file := range append(files, old+".tar") {
+		for _, file := range append(lists, old+".tar") {
 			if err := os.Symlink(file, filepath.Join(dist, strings.Replace(filepath.Base(file), was, version, 1))); err != nil {
 				return err
 			}
 		}
 	}
-	// The archives have a test of their own.
+	// The archives of all platforms have a test of their own.
 	kubectl := filepath.Join(dist, "kubectl")
 	if err := os.Mkdir(kubectl, 0o755); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
-		filepath.Join(dist, "digests.yaml"): string(digests), filepath.Join(kubectl, "gpu.yaml"): "spec:\n  version: v" + version + "\n",
-		filepath.Join(kubectl, "kubectl-gpu-"+version+"-linux-amd64.tar.gz"): "archive",
-	} {
+	archive := filepath.Join(kubectl, "kubectl-gpu-"+version+"-linux-"+runtime.GOARCH+".tar.gz")
+	if _, err := cluster.Run(ctx, "tar", "-C", "bin", "-czf", archive, "./kubectl-gpu"); err != nil {
+		return err
+	}
+	files[filepath.Join(kubectl, "gpu.yaml")] = "spec:\n  version: v" + version + "\n"
+	for name, text := range files {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -158,7 +170,7 @@ func builtLast(digests string) (string, error) {
 			return version, nil
 		}
 	}
-	return "", fmt.Errorf("none of %v has a digest of dist/digests.yaml; run make images", built)
+	return "", fmt.Errorf("none of %v has a digest of dist/digests-*.yaml; run make images", built)
 }
 
 // annotate gives the index in an OCI layout an annotation, and returns its old and its new digest.
@@ -225,7 +237,7 @@ func images(ctx context.Context, t *testing.T) map[string]bool {
 // released returns the images that the chart of a version names.
 func released(t *testing.T, version string) map[string]bool {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(cluster.Dir, "release-"+version, "release-"+version, "digests.yaml"))
+	data, err := os.ReadFile(filepath.Join(cluster.Dir, "release-"+version, "release-"+version, "digests-gpu-dra-driver.yaml"))
 	must(t, err)
 	found := map[string]bool{}
 	for line := range strings.Lines(string(data)) {
@@ -315,4 +327,48 @@ func TestRelease_NextPatchAndBack_KeepsPods(t *testing.T) {
 	}
 	// Pods of both versions end, and others start.
 	seen(ctx, t, run(ctx, t, "one-gpu"))
+}
+
+// kind is a program that loads an archive as kind does, onto the cluster of this test. The images in the archives have the version of
+// the build.
+const kind = `#!/bin/bash
+set -e
+[ "$1 $2" = "load image-archive" ]
+"$ONENODE" load --dir "$ONENODE_DIR" "$3"
+name=docker.io/gpu-dra-driver/${3%-VERSION-*}
+"$ONENODE" exec --dir "$ONENODE_DIR" -- ctr --address /run/containerd/containerd.sock --namespace k8s.io images tag --force $name:BUILT $name:VERSION
+`
+
+// TestRelease_NotesWithoutRegistry_PodHasAPartition runs the commands of the notes in the directory of the release.
+func TestRelease_NotesWithoutRegistry_PodHasAPartition(t *testing.T) {
+	ctx := e2etest.Context(t, 5*time.Minute)
+	must(t, cluster.Uninstall(ctx))
+	dir, programs := filepath.Join(cluster.Dir, "release-"+next, "release-"+next), t.TempDir()
+	notes, err := os.ReadFile(filepath.Join(dir, "notes.md"))
+	must(t, err)
+	_, local, _ := strings.Cut(string(notes), "## Without a registry")
+	_, local, _ = strings.Cut(local, "```sh\n")
+	commands, _, found := strings.Cut(local, "```")
+	if !found {
+		t.Fatalf("the notes have no commands:\n%s", notes)
+	}
+	digests, err := os.ReadFile(filepath.Join(cluster.Tree, "dist", "digests-gpu-dra-driver.yaml"))
+	must(t, err)
+	built, err := builtLast(string(digests))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(programs, "kind"), []byte(strings.NewReplacer("BUILT", built, "VERSION", next).Replace(kind)), 0o755))
+	helm, err := cluster.Run(ctx, "hack/tool.sh", "--path", "helm")
+	must(t, err)
+	must(t, os.Symlink(strings.TrimSpace(helm), filepath.Join(programs, "helm")))
+	path := "PATH=" + programs + ":" + filepath.Dir(cluster.KubectlPath) + ":" + os.Getenv("PATH")
+
+	out, err := cluster.Run(ctx, "env", "-C", dir, path, "bash", "-euc", commands)
+	if err != nil || !strings.Contains(out, "1g.10gb") || !strings.Contains(out, "MIG-") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	_, err = cluster.Kubectl(ctx, "delete", "pod/part", "resourceclaimtemplate/part")
+	must(t, err)
+	must(t, cluster.Uninstall(ctx))
+	_, err = cluster.Run(ctx, "hack/tool.sh", "helm", "uninstall", "gpu-simulator", "--namespace", "gpu-simulator", "--wait")
+	must(t, err)
 }
