@@ -34,8 +34,8 @@ type chart struct {
 	name    string
 	images  []image
 	archive []byte // as Helm packages it
-	oci     v1.Image
-	digest  v1.Hash // of oci
+	stored  v1.Image
+	digest  v1.Hash // of stored
 }
 
 // repository is the chart's, without the registry.
@@ -186,7 +186,7 @@ func (r release) pack(ctx context.Context, c *chart, list []change) (err error) 
 		return err
 	}
 	c.archive = archive
-	c.oci, err = artifact{
+	c.stored, err = artifact{
 		configType: chartConfig, config: config, fileType: chartContent, file: c.archive,
 		annotations: map[string]string{
 			"org.opencontainers.image.title": c.name, "org.opencontainers.image.version": r.version,
@@ -195,7 +195,7 @@ func (r release) pack(ctx context.Context, c *chart, list []change) (err error) 
 	if err != nil {
 		return err
 	}
-	c.digest, err = c.oci.Digest()
+	c.digest, err = c.stored.Digest()
 	return err
 }
 

@@ -74,11 +74,11 @@ func (r release) push(ctx context.Context, statement []byte) error {
 		p.vouch(im.repository, v1.Descriptor{MediaType: types.OCIImageIndex, Digest: im.digest, Size: size}, statement)
 	}
 	for _, c := range r.charts {
-		size, err := c.oci.Size()
+		size, err := c.stored.Size()
 		if err != nil {
 			return err
 		}
-		p.write(c.repository(), r.version, c.oci)
+		p.write(c.repository(), r.version, c.stored)
 		p.vouch(c.repository(), v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: c.digest, Size: size}, statement)
 	}
 	return p.err

@@ -35,7 +35,7 @@ const listLimit = 5 * time.Second
 
 // Loads gives the node's GPUs the utilization that its pods' annotations say.
 type Loads struct {
-	// Pods are those of all namespaces.
+	// Pods reads the pods of all namespaces.
 	Pods typedcorev1.PodInterface
 	// Kubelet knows the devices of pods: by CDI name those of claims, by UUID those of device plugins.
 	Kubelet podresources.PodResourcesListerClient
@@ -45,7 +45,7 @@ type Loads struct {
 	Every time.Duration
 }
 
-// run follows the pods until the context ends. What it cannot read leaves the utilization as it is.
+// run follows the pods until the context ends. An unreadable answer leaves the utilization as it is.
 func (l *Loads) run(ctx context.Context, root, node string, log *slog.Logger) {
 	pods := informer(ctx, l.Pods, &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", node), func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return l.Pods.List(ctx, o)
@@ -132,7 +132,7 @@ func askedFor(pods []any) (map[string]int, error) {
 	return asked, errors.New(strings.Join(problems, "; "))
 }
 
-// use is what a pod has of the machine: device nodes by their names, or a device's UUID.
+// use names a part of the machine that a pod has: device nodes by their names, or a device's UUID.
 type use struct {
 	nodes []string
 	uuid  string

@@ -28,7 +28,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// kubelet is the pod-resources API with these devices of pods: CDI names have an equals sign, and the others are those of a device
+// kubelet is the pod-resources API with these devices of pods: CDI names have an equals sign, and the others come from a device
 // plugin.
 type kubelet struct {
 	podresources.PodResourcesListerClient

@@ -13,7 +13,7 @@ import (
 type Published struct {
 	// URL is the file's address, Sums that of the file with its SHA-256 checksum: the checksum alone, or lines as sha256sum writes them.
 	URL, Sums string
-	// Programs are the paths of the programs in an archive (tar with gzip), by name. Empty: the file is the program.
+	// Programs are the paths of the programs in a `.tar.gz`, by name. Empty: the file is the program.
 	Programs map[string]string
 	// Program is the name of the program that the file is.
 	Program string
