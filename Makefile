@@ -60,7 +60,7 @@ demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the dri
 	@hack/demo.sh $(KUBERNETES)
 
 .PHONY: try
-try: ## See without a cluster, root or a GPU what the driver does with the demos; BOARD=NAME, DEMO=NAME for one in full
+try: ## See without a cluster, root or a GPU what the demos' pods get; DEMO=NAME for one in full, BOARD=NAME for another board
 	@mkdir -p $(BIN)
 	@go -C test/cluster build -trimpath -o $(BIN)/gobuild ./cmd/gobuild
 	@cd test && CGO_ENABLED=0 $(BIN)/gobuild "build try" $(BIN)/try -trimpath ./try
@@ -116,7 +116,7 @@ test-cluster: cluster-build ## The one-machine Kubernetes itself
 
 .PHONY: test-e2e
 test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart; RUN=REGEX or SUITE=nodes for some
-	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
+	@FLAGS="$(FLAGS)" hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
 test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, queues of Kueue, JobSet and LeaderWorkerSet; SUITE=recipes for one

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the end-to-end suites, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
 # RUN selects tests as go test -run does; a suite without such a test starts no cluster.
-# SUITE is main, plugin, nodes, reduced or simulator.
+# SUITE is main, plugin, nodes, reduced or simulator. The variable FLAGS has flags of the tests, such as -update.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 . ../hack/phases.sh
@@ -24,7 +24,7 @@ suite() {
   ran=1
   # shellcheck disable=SC2086
   phase "e2e-$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "${select[@]}" $packages
+    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "${select[@]}" $packages ${FLAGS:-}
 }
 # The package e2e mostly waits, so two suites share its tests, each with a cluster of its own. One suite runs what the
 # other one skips; a RUN is for the first.

@@ -27,9 +27,10 @@ func newClaims(f *factory) *cobra.Command {
 		Long: "List the ResourceClaims that have devices of the driver, and those that wait for some.\n" +
 			"A claim is pending, reserved (for its pods or PodGroup), unreserved (it has devices that no pod uses)\n" +
 			"or deleting. A device marked with ! is in no ResourceSlice.",
-		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
+		Example: "  kubectl gpu claims -A --sort-by age\n  kubectl gpu claims -n team-a -o wide",
 	}
 	o := f.addOutput(c)
+	o.sortable(c, "namespace", "name", "state", "node", "devices", "age")
 	s.addFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true, classes: true})
@@ -45,9 +46,20 @@ func newClaims(f *factory) *cobra.Command {
 					devices[i] = d + "!"
 				}
 			}
+			names := coloured{cmp.Or(strings.Join(devices, ","), "-"), 0}
+			if len(claim.Unpublished) > 0 {
+				names.colour = view.Red
+			}
+			var age *float64
+			if !claim.Created.IsZero() {
+				age = number(f.now().Sub(claim.Created.Time).Seconds())
+			}
 			rows = append(rows, record{namespace: claim.Namespace, name: claim.Name, object: claim, cells: []any{
-				claim.Namespace, claim.Name, string(claim.State), cmp.Or(claim.Node, "-"), cmp.Or(strings.Join(devices, ","), "-"),
+				claim.Namespace, claim.Name, coloured{string(claim.State), claim.Colour()}, cmp.Or(claim.Node, "-"), names,
 				fmt.Sprint(claim.Shares), cmp.Or(strings.Join(claim.Pods, ","), "-"), f.age(claim.Created),
+			}, order: map[string]any{
+				"namespace": claim.Namespace, "name": claim.Name, "state": string(claim.State), "node": claim.Node,
+				"devices": number(len(devices)), "age": age,
 			}})
 		}
 		const columns = "NAMESPACE,NAME,STATE,NODE,DEVICES,+SHARES,PODS,AGE"
@@ -73,6 +85,7 @@ func newLsPods(f *factory) *cobra.Command {
 		Example: "  kubectl gpu ls pods -A",
 	}
 	o := f.addOutput(c)
+	o.sortable(c, "namespace", "pod", "node", "devices")
 	s.addFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true})
@@ -84,7 +97,7 @@ func newLsPods(f *factory) *cobra.Command {
 		for _, p := range view.Pods(all.Objects) {
 			rows = append(rows, record{namespace: p.Namespace, name: p.Name, object: p, cells: []any{
 				p.Namespace, p.Name, cmp.Or(p.Node, "-"), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
-			}})
+			}, order: map[string]any{"namespace": p.Namespace, "pod": p.Name, "node": p.Node, "devices": number(len(p.Devices))}})
 		}
 		return o.print("Pod", "NAMESPACE,POD,NODE,CLAIMS,DEVICES", rows, s.none("pods with devices of driver "+f.driver))
 	})

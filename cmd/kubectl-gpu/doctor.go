@@ -57,7 +57,8 @@ func newDoctor(f *factory) *cobra.Command {
 			if !verbose {
 				hint = " (-v shows them)"
 			}
-			fmt.Fprintln(f.Out, view.Summary(findings)+hint)
+			worst := view.GroupFindings(findings)[0].Level
+			fmt.Fprintln(f.Out, worst.Colour().Paint(f.colours(), view.Summary(findings))+hint)
 		}
 		if worst > 0 {
 			return exitCode(worst)
@@ -71,7 +72,7 @@ func newDoctor(f *factory) *cobra.Command {
 func grouped(findings []view.Finding, verbose bool) (rows []record) {
 	for _, g := range view.GroupFindings(findings) {
 		if verbose || g.Level != view.Info {
-			rows = append(rows, record{cells: []any{string(g.Level), g.Subject(), g.Message}})
+			rows = append(rows, record{cells: []any{coloured{string(g.Level), g.Level.Colour()}, g.Subject(), g.Message}})
 		}
 	}
 	return rows

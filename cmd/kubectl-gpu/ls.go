@@ -26,8 +26,8 @@ func newLs(f *factory) *cobra.Command {
 			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
 			"external (it has partitions that no claim holds), unpublished (a claim has it, but no slice does) or unread (a claim has it,\n" +
 			"and you may not list slices).",
-		Example: "  kubectl gpu ls\n  kubectl gpu ls -w\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
-	}, func(o *output, all *objects, nodes []view.Node) error {
+		Example: "  kubectl gpu ls\n  kubectl gpu ls -w\n  kubectl gpu ls --sort-by free\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
+	}, []string{"node", "gpu", "model", "memory", "free", "use", "health"}, func(o *output, all *objects, nodes []view.Node) error {
 		var rows []record
 		for _, n := range nodes {
 			for _, g := range n.GPUs {
@@ -44,11 +44,16 @@ func newLs(f *factory) *cobra.Command {
 	return c
 }
 
-// newNodes completes a command that shows nodes: those with the names and labels that the user gives.
-func (f *factory) newNodes(c *cobra.Command, show func(*output, *objects, []view.Node) error) *cobra.Command {
+// newNodes completes a command that shows nodes: those with the names and labels that the user gives. order has the words by
+// which its rows can be sorted.
+func (f *factory) newNodes(c *cobra.Command, order []string, show func(*output, *objects, []view.Node) error) *cobra.Command {
 	var labels string
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
+	if len(order) > 0 {
+		o.sortable(c, order...)
+	}
+	everywhere(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		all, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
@@ -64,6 +69,11 @@ func (f *factory) newNodes(c *cobra.Command, show func(*output, *objects, []view
 	return c
 }
 
+// everywhere has a command accept -A, which people are used to. GPUs and nodes have no namespace, so it changes nothing.
+func everywhere(c *cobra.Command) {
+	c.Flags().BoolP("all-namespaces", "A", false, "Changes nothing, because GPUs have no namespace.")
+}
+
 func gpuRow(g view.GPU) record {
 	free, fragmented := "-", "-"
 	if g.MemorySlices > 0 {
@@ -73,11 +83,24 @@ func gpuRow(g view.GPU) record {
 			fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
 		}
 	}
+	model, state, used := cmp.Or(strings.TrimPrefix(g.Product, "NVIDIA "), "-"), coloured{g.Condition(), g.Colour()}, coloured{g.Summary(), 0}
+	if g.Use == view.Free {
+		used.colour = g.Colour()
+	}
+	// GPUs with a fault come first.
+	health := "1"
+	if g.Condition() != "ok" {
+		health = "0" + g.Condition()
+	}
 	return record{
 		name: g.Node + "/" + g.Name, object: g,
 		cells: []any{
-			g.Node, g.Name, cmp.Or(strings.TrimPrefix(g.Product, "NVIDIA "), "-"), size(g.MemoryBytes), g.Summary(), g.Condition(),
+			g.Node, g.Name, model, size(g.MemoryBytes), used, state,
 			cmp.Or(strings.Join(g.Holders(), ","), "-"), free, fragmented, cmp.Or(g.UUID, "-"),
+		},
+		order: map[string]any{
+			"node": g.Node, "gpu": g.Name, "model": model, "memory": number(g.MemoryBytes), "free": number(g.FreeBytes()),
+			"use": g.Summary(), "health": health,
 		},
 	}
 }
@@ -131,10 +154,9 @@ func newLayout(f *factory) *cobra.Command {
 		Short: "Draw each GPU to scale: partitions, shares, groups",
 		Long: "Draw each GPU's memory to scale. A letter fills the part of each claim, dots are free, and bars divide the\n" +
 			"memory slices of a GPU with MIG. Brackets on the left join the GPUs of an NVLink group that a claim has.\n" +
-			"Fragmentation is the share of the free slices that the largest free device cannot use.\n" +
-			"Colours appear only on a terminal, and not if NO_COLOR is set.",
+			"Fragmentation is the share of the free slices that the largest free device cannot use.",
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
-	}, func(o *output, all *objects, nodes []view.Node) error {
+	}, nil, func(o *output, all *objects, nodes []view.Node) error {
 		if o.table() && len(nodes) > 0 {
 			for _, n := range nodes {
 				fmt.Fprint(f.Out, view.Drawing{Width: f.width(), Colours: f.colours()}.Node(n))

@@ -26,7 +26,7 @@ func newTop(f *factory) *cobra.Command {
 	w := &watching{factory: f, measured: true}
 	w.addFlags(c)
 	w.whenOn(c)
-	c.Example = "  kubectl gpu top\n  kubectl gpu top -w\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
+	c.Example = "  kubectl gpu top\n  kubectl gpu top -w --sort-by utilization\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
 	c.AddCommand(newTopNodes(f, "nodes [NODE...]"), newTopClaims(f, "pods"), newTopClaims(f, "claims"))
 	return c
 }
@@ -41,6 +41,8 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
+	o.sortable(c, "node", "gpus", "utilization", "memory", "used", "free", "power", "temperature")
+	everywhere(c)
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		measured, err := f.measured(ctx, args)
 		if err != nil {
@@ -52,8 +54,11 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		var rows []record
 		for _, n := range view.TopNodes(measured.samples) {
 			rows = append(rows, record{name: n.Node, object: n, cells: []any{
-				n.Node, fmt.Sprint(n.GPUs), figure(n.Utilization, 100, "%"), figure(n.MemoryUsedBytes, toMiB, "Mi"),
+				n.Node, fmt.Sprint(n.GPUs), utilization(n.Utilization), figure(n.MemoryUsedBytes, toMiB, "Mi"),
 				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
+			}, order: map[string]any{
+				"node": n.Node, "gpus": number(n.GPUs), "utilization": n.Utilization, "memory": n.MemoryTotalBytes, "used": n.MemoryUsedBytes,
+				"free": less(n.MemoryTotalBytes, n.MemoryUsedBytes), "power": n.PowerWatts, "temperature": n.TemperatureCelsius,
 			}})
 		}
 		const columns = "NODE,GPUS,UTILIZATION,MEMORY USED,MEMORY,POWER,HOTTEST"
@@ -73,6 +78,7 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 		Example: "  kubectl gpu top " + what + " -A",
 	}
 	o := f.addOutput(c)
+	o.sortable(c, "namespace", "name", "node", "utilization", "used", "granted", "free")
 	s.addNamespaceFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		measured, err := f.measured(ctx, nil)
@@ -96,7 +102,10 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 			}
 			rows = append(rows, record{namespace: u.Namespace, name: u.Name, object: u, cells: []any{
 				u.Namespace, u.Name, cmp.Or(u.Node, "-"), cmp.Or(strings.Join(beside, ","), "-"), cmp.Or(strings.Join(u.Devices, ","), "-"),
-				figure(u.Utilization, 100, "%"), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB, "Mi"),
+				utilization(u.Utilization), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB, "Mi"),
+			}, order: map[string]any{
+				"namespace": u.Namespace, "name": u.Name, "node": u.Node, "utilization": u.Utilization, "used": u.MemoryUsedBytes,
+				"granted": u.MemoryGrantedBytes, "free": less(u.MemoryGrantedBytes, u.MemoryUsedBytes),
 			}})
 		}
 		columns := "NAMESPACE,NAME,NODE,+" + others + ",DEVICES,UTILIZATION,MEMORY USED,GRANTED"
@@ -135,6 +144,18 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 
 // toMiB converts bytes to MiB, in which the other commands print memory.
 const toMiB = 1. / (1 << 20)
+
+func utilization(part *float64) coloured {
+	return coloured{figure(part, 100, "%"), view.LevelColour(part)}
+}
+
+// less subtracts two measurements.
+func less(a, b *float64) *float64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	return number(*a - *b)
+}
 
 // figure prints a measurement. A dash stands for none, which 0 % is not.
 func figure(v *float64, scale float64, unit string) string {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -28,6 +30,8 @@ type watching struct {
 	nodes    []string
 	labels   string
 	measured bool
+	// by is the order of the first screen.
+	by string
 }
 
 // pauseFor is the least pause between two reads, as a multiple of the time of one, so that a large cluster is not read all the time.
@@ -53,7 +57,10 @@ func (w *watching) whenOn(c *cobra.Command) {
 		if w.interval <= 0 {
 			return usageError{fmt.Errorf("--interval=%s is not a positive time", w.interval)}
 		}
-		w.nodes = args
+		w.nodes, w.by = args, c.Flags().Lookup("sort-by").Value.String()
+		if w.by != "" && !slices.Contains(live.Orders(), w.by) {
+			return usageError{fmt.Errorf("--sort-by=%s: with --watch it must be one of %s", w.by, strings.Join(live.Orders(), ", "))}
+		}
 		if labels := c.Flags().Lookup("selector"); labels != nil {
 			w.labels = labels.Value.String()
 		}
@@ -68,7 +75,7 @@ func (w *watching) draw(ctx context.Context, options ...tea.ProgramOption) error
 	one := *w
 	one.factory = &quiet
 	options = append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(w.In), tea.WithOutput(w.Out)}, options...)
-	_, err := tea.NewProgram(&terminal{ctx: ctx, watching: &one, screen: &live.Screen{Colours: os.Getenv("NO_COLOR") == ""}}, options...).Run()
+	_, err := tea.NewProgram(&terminal{ctx: ctx, watching: &one, screen: &live.Screen{Colours: w.colours(), Order: w.by}}, options...).Run()
 	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
 		return nil // Ctrl-C.
 	}
@@ -78,7 +85,7 @@ func (w *watching) draw(ctx context.Context, options ...tea.ProgramOption) error
 // reading has the result of one read.
 type reading struct {
 	nodes []view.Node
-	use   map[view.GPUName]view.GPUUse
+	use   live.Use
 	err   error
 	at    time.Time
 	took  time.Duration
@@ -102,7 +109,7 @@ func (w *watching) read(ctx context.Context) (s reading) {
 	if err != nil {
 		return reading{err: err}
 	}
-	s.use = view.TopGPUs(found.samples)
+	s.use = live.Use{GPUs: view.TopGPUs(found.samples), Parts: view.TopParts(found.samples)}
 	return s
 }
 

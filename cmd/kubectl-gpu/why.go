@@ -136,7 +136,10 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 			if i > 0 {
 				fmt.Fprintln(w.Out)
 			}
-			fmt.Fprint(w.Out, answer)
+			fmt.Fprint(w.Out, painted(answer, w.colours()))
+			if g != nil && s.Pod != nil && answer.Result == why.Waits && slices.ContainsFunc(answer.Cures, func(c why.Cure) bool { return len(c.Release) > 0 }) {
+				fmt.Fprintf(w.Out, "Perhaps moves of other pods make room too: kubectl gpu pack %s -n %s\n", s.Pod.Name, s.Pod.Namespace)
+			}
 			continue
 		}
 		kind, name, _ := strings.Cut(answer.Subject, " ")
@@ -147,6 +150,29 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 		return nil
 	}
 	return w.print("Explanation", "", records, "")
+}
+
+// painted returns the text of an answer. Its first line has the colour of the result, and the cures are green.
+func painted(a why.Answer, colours bool) string {
+	out, cures := "", false
+	for line := range strings.Lines(a.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		colour := view.Colour(0)
+		switch {
+		case out == "" && (a.Result == why.Fits || a.Result == why.Settled):
+			colour = view.Green
+		case out == "":
+			colour = view.Yellow
+		case line == why.CuresHeading:
+			cures = true
+		case cures && strings.HasPrefix(line, "  - "):
+			colour = view.Green
+		case strings.HasPrefix(line, "Judged by "):
+			colour = view.Grey
+		}
+		out += colour.Paint(colours, line) + "\n"
+	}
+	return out
 }
 
 // impediments says what else keeps a pod from a start on nodes. The answer is about devices only, so it counts without it.

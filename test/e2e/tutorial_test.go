@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,23 +22,26 @@ import (
 	"gpu-dra-driver/test/e2e/tutorial"
 )
 
-// TestTutorial_EveryCommand_PrintsWhatThePageShows follows docs/getting-started.md on the suite's cluster, which is
-// the one that make demo-up starts.
+// TestTutorial_EveryCommand_PrintsWhatThePageShows follows docs/getting-started.md on the suite's cluster, with the settings of
+// make demo-up.
 func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
 	ctx := testContext(t)
 	page, err := os.ReadFile(filepath.Join(cluster.Tree, "docs", "getting-started.md"))
 	must(t, err)
 	steps, err := tutorial.Steps(string(page))
 	must(t, err)
+	cluster.AsShipped = true
+	must(t, cluster.Configure(ctx, ""))
 	t.Cleanup(func() {
-		if !t.Failed() {
-			return
-		}
-		for _, name := range []string{"one-gpu", "nvlink-fill", "extended-resource", "unsatisfiable"} {
-			if err := cluster.Remove(context.WithoutCancel(ctx), findDemo(t, name)); err != nil {
+		ctx := context.WithoutCancel(ctx)
+		if t.Failed() {
+			_, err := cluster.Kubectl(ctx, "delete", "pods,resourceclaimtemplates", "--all")
+			if err = errors.Join(err, cluster.Remove(ctx, findDemo(t, "unsatisfiable"))); err != nil {
 				t.Error(err)
 			}
 		}
+		cluster.AsShipped = false
+		must(t, cluster.Configure(ctx, ""))
 	})
 	// The page begins with the pods of a new installation. An upgrade for other settings leaves some that end.
 	must(t, cluster.Eventually(ctx, "pods of earlier settings gone", time.Minute, func(ctx context.Context) (bool, string) {

@@ -50,6 +50,10 @@ func (s *Server) find(path string) (target, bool) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
+	if s.Proxy != nil && strings.Contains(r.URL.Path, "/proxy/") {
+		s.Proxy(w, r)
+		return
+	}
 	t, ok := s.find(r.URL.Path)
 	if !ok {
 		fail(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))

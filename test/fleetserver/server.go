@@ -34,6 +34,8 @@ type Write struct {
 type Server struct {
 	// WithoutWatchList rejects lists by watch, as servers before 1.34 do.
 	WithoutWatchList bool
+	// Proxy answers requests through the proxy to pods. Without it they find nothing.
+	Proxy http.HandlerFunc
 
 	collections map[string]*collection
 	stamps      map[string][]*stamp

@@ -146,6 +146,16 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/bundle", Test: "TestRedactText_Forms_LoseTheSecret",
 	},
 	{
+		Name: "a table to a file has colours", File: "cmd/kubectl-gpu/output.go",
+		Old: "case !o.colours():", New: "case false:",
+		Package: "./cmd/kubectl-gpu", Test: "TestOutput_Terminal_IsColoured",
+	},
+	{
+		Name: "--sort-by leaves the rows in order", File: "cmd/kubectl-gpu/output.go",
+		Old: "if o.by == \"\" {", New: "if true {",
+		Package: "./cmd/kubectl-gpu", Test: "TestSortBy_EachWord_OrdersRows",
+	},
+	{
 		Name: "the token of the page is on the browser's command line", File: "cmd/kubectl-gpu/web.go",
 		Old: "err = openBrowser(ctx, file)", New: "err = openBrowser(ctx, url)",
 		Package: "./cmd/kubectl-gpu", Test: "TestWeb_Open_CommandLinesLackTheToken",

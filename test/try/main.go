@@ -3,7 +3,7 @@
 
 // Command try shows what the driver does with the demos, on a simulated board, without a cluster, a GPU or root.
 //
-//	try                       every demo
+//	try                       a line for each demo, and one demo in full
 //	try fraction-four         one demo in full
 //	try -board dgx-a100-80    on another board of the simulator
 //

@@ -13,56 +13,145 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/test/table"
 )
 
-const (
-	// width is the width of the output.
-	width = 120
-	// brief is how many rows of a kind a demo gets among all demos, and briefDevices how many devices a plan or spec gets.
-	brief, briefDevices = 8, 2
-)
+// width is the width of the output.
+const width = 120
 
-// formatAll shows all demos, after an index and the board's slices.
+// examples are demos of which the first one that runs on the board follows the index.
+var examples = []string{"mig-one", "one-gpu"}
+
+// formatAll shows a line for each demo, and one demo in full.
 func formatAll(profile string, b *board, results []result) string {
 	var out strings.Builder
 	out.WriteString(b.describe(profile) + "\n\n")
 	t := &table.Table{}
-	t.Row("DEMO", "PODS", "CLAIMS", "SHOWS")
+	t.Row("DEMO", "SHOWS", "PODS, AND THE DEVICES THAT THEY GET")
 	waiting := 0
 	for _, r := range results {
-		ready, claims := r.ready(), map[string]bool{}
-		for _, p := range r.pods {
-			for _, c := range p.claims {
-				claims[c.Name] = true
-			}
-		}
-		pods := strconv.Itoa(ready)
-		if n := len(r.pods) - ready; n > 0 {
+		if r.ready() < len(r.pods) {
 			waiting++
-			pods = fmt.Sprintf("%d of %d", ready, len(r.pods))
 		}
-		t.Row(r.demo.Name, pods, strconv.Itoa(len(claims)), r.demo.Title)
+		t.Row(r.demo.Name, r.demo.Title, r.outcome())
 	}
 	out.WriteString(t.Format(width))
-	fmt.Fprintf(&out, "\n%d demos; in %d of them a pod waits. PODS: those that have their devices. CLAIMS: the prepared ones.\n",
-		len(results), waiting)
-	out.WriteString("One demo in full: make try DEMO=" + results[0].demo.Name + "\n\n")
-	out.WriteString(heading("Slices", "the devices of the first GPU and the NVLink groups; the other GPUs have the same"))
-	first := ""
-	if len(b.snapshot.GPUs) > 0 {
-		first = b.snapshot.GPUs[0].PCIAddress
-	}
-	out.WriteString(devicesTable(b.devices(), func(d gpu.Device) bool { return d.Kind == gpu.KindGroup || d.PCIAddress == first }))
-	for _, r := range results {
-		out.WriteString("\n" + r.format(brief))
-	}
+	fmt.Fprintf(&out, "\n%d demos; in %d of them a pod waits. For one in full, such as the next:  make try DEMO=NAME\n", len(results), waiting)
+	boards := "On another board:  make try BOARD=NAME, one of " + strings.Join(profiles.Names(), ", ")
+	out.WriteString(strings.Join(table.Wrap(boards, width), "\n") + "\n\n" + example(results).format())
 	return out.String()
+}
+
+func example(results []result) result {
+	for _, name := range examples {
+		for _, r := range results {
+			if r.demo.Name == name && r.ready() == len(r.pods) {
+				return r
+			}
+		}
+	}
+	return results[0]
+}
+
+// outcome says in one line what the pods get, and why others wait. Pods with equal devices are counted.
+func (r result) outcome() string {
+	users := map[string]int{}
+	for _, p := range r.pods {
+		users[p.claimNames()]++
+	}
+	type words struct{ text, manner string }
+	var order []words
+	pods := map[words]int{}
+	for _, p := range r.pods {
+		w := words{text: r.board.inWords(p)}
+		switch {
+		case p.waits != "":
+			w = words{p.waits, "waits"}
+			if claim, reason, ok := strings.Cut(p.waits, ": "); ok && strings.HasPrefix(claim, "claim ") {
+				w.text = reason
+			}
+		case users[p.claimNames()] > 1:
+			w.manner = "together"
+		case p.after:
+			w.manner = "once others end"
+		}
+		if pods[w]++; pods[w] == 1 {
+			order = append(order, w)
+		}
+	}
+	var out []string
+	for _, w := range order {
+		switch n := pods[w]; {
+		case w.manner == "waits" && n == 1:
+			out = append(out, "1 waits: "+w.text)
+		case w.manner == "waits":
+			out = append(out, fmt.Sprintf("%d wait: %s", n, w.text))
+		case n > 1 && w.manner != "together":
+			out = append(out, strings.TrimSpace(fmt.Sprintf("%d: %s each %s", n, w.text, w.manner)))
+		default:
+			out = append(out, strings.TrimSpace(fmt.Sprintf("%d: %s %s", n, w.text, w.manner)))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func (p placed) claimNames() string {
+	var names []string
+	for _, c := range p.claims {
+		names = append(names, c.Name)
+	}
+	return strings.Join(names, ",")
+}
+
+// inWords names the devices of a pod by kind, such as "4 GPUs" or "10Gi of a GPU".
+func (b *board) inWords(p placed) string {
+	var order []string
+	devices := map[string]int{}
+	for _, c := range p.claims {
+		for _, d := range c.Status.Allocation.Devices.Results {
+			text := b.deviceInWords(d)
+			if devices[text]++; devices[text] == 1 {
+				order = append(order, text)
+			}
+		}
+	}
+	for i, text := range order {
+		if n := devices[text]; n > 1 && text == "a GPU" {
+			order[i] = fmt.Sprintf("%d GPUs", n)
+		} else if n > 1 {
+			order[i] = fmt.Sprintf("%d × %s", n, text)
+		}
+	}
+	return strings.Join(order, ", ")
+}
+
+func (b *board) deviceInWords(r resourceapi.DeviceRequestAllocationResult) string {
+	d, err := gpu.ParseName(r.Device)
+	if err != nil {
+		return r.Device
+	}
+	name := "a GPU"
+	switch d.Kind {
+	case gpu.KindMIG:
+		name = "a " + d.Profile
+	case gpu.KindGroup:
+		return fmt.Sprintf("%d linked GPUs", d.Size)
+	}
+	switch share := b.share(r); {
+	case r.AdminAccess != nil && *r.AdminAccess:
+		return "a monitor of " + name
+	case strings.HasPrefix(share, "all"):
+		return name
+	default:
+		memory, _, _ := strings.Cut(share, " ")
+		return memory + " of " + name
+	}
 }
 
 // formatFull shows one demo, with all slices of the board.
 func formatFull(profile string, r result) string {
-	return r.board.describe(profile) + "\n\n" + r.format(1<<20) + "\n" +
+	return r.board.describe(profile) + "\n\n" + r.format() + "\n" +
 		heading("Slices", "all devices of the board, in the scheduler's order") +
 		devicesTable(r.board.devices(), func(gpu.Device) bool { return true })
 }
@@ -82,22 +171,20 @@ func (r result) ready() (n int) {
 	return n
 }
 
-// format shows a demo with at most limit rows of a kind. Of claims of one template it shows one plan and one spec.
-func (r result) format(limit int) string {
+// format shows a demo: pods and devices, and the plan and the CDI spec of each claim.
+func (r result) format() string {
 	var out strings.Builder
 	out.WriteString(heading(r.demo.Name, r.demo.Title))
 	for _, line := range table.Wrap(r.demo.Description, width) {
 		out.WriteString(line + "\n")
 	}
 	out.WriteString("\nAllocation\n")
-	out.WriteString(r.allocation(limit))
+	out.WriteString(r.allocation())
 	held := map[string]bool{}
 	for _, p := range r.pods {
 		for _, c := range p.claims {
 			for _, result := range c.Status.Allocation.Devices.Results {
-				if len(held) < limit {
-					held[result.Device] = true
-				}
+				held[result.Device] = true
 			}
 		}
 	}
@@ -105,47 +192,23 @@ func (r result) format(limit int) string {
 		out.WriteString("\nSlices, the allocated devices\n")
 		out.WriteString(devicesTable(r.board.devices(), func(d gpu.Device) bool { return held[d.Name()] }))
 	}
-	devices := limit
-	if limit == brief {
-		devices = briefDevices
-	}
-	shown, names, left := map[string]bool{}, map[string]bool{}, 0
+	shown := map[string]bool{}
 	for _, p := range r.pods {
 		for _, c := range p.claims {
-			switch {
-			case names[c.Name] || c.prepared.err != nil:
-				continue
-			case limit == brief && shown[c.origin]:
-				left++
-			default:
-				out.WriteString(c.format(devices))
+			if !shown[c.Name] && c.prepared.err == nil {
+				out.WriteString(c.format())
 			}
-			shown[c.origin], names[c.Name] = true, true
+			shown[c.Name] = true
 		}
-	}
-	if left > 0 {
-		fmt.Fprintf(&out, "\n%s alike. All of them: make try DEMO=%s\n", count(left, "more claim is", "more claims are"), r.demo.Name)
 	}
 	return out.String()
 }
 
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
 // allocation is a table of the pods and what the scheduler gave them.
-func (r result) allocation(limit int) string {
+func (r result) allocation() string {
 	t := &table.Table{Indent: 2}
 	t.Row("POD", "CLAIM", "REQUEST", "DEVICE", "MEMORY")
-	rows, left := 0, 0
 	for _, p := range r.pods {
-		if rows >= limit && p.waits == "" {
-			left++
-			continue
-		}
 		if p.waits != "" {
 			t.Row(p.name, "waits: "+p.waits)
 			continue
@@ -156,15 +219,11 @@ func (r result) allocation(limit int) string {
 			for _, d := range c.Status.Allocation.Devices.Results {
 				t.Row(name, label, d.Request, d.Device, r.board.share(d))
 				name, label = "", ""
-				rows++
 			}
 		}
 		if p.after {
 			t.Row("", "after other pods of the Job have ended")
 		}
-	}
-	if left > 0 {
-		t.Row("… and " + count(left, "more pod", "more pods"))
 	}
 	return t.Format(width)
 }
@@ -217,7 +276,7 @@ func devicesTable(devices []resourceapi.Device, wanted func(gpu.Device) bool) st
 	return t.Format(width)
 }
 
-// counters names the shared counters from which a device takes, but for the GPU's memory, which stands in a column.
+// counters names the shared counters from which a device takes, but for memory.
 func counters(d resourceapi.Device) string {
 	var out []string
 	for _, use := range d.ConsumesCounters {
@@ -230,9 +289,10 @@ func counters(d resourceapi.Device) string {
 			switch {
 			case ok && err == nil:
 				memory = append(memory, n)
+			case name == "memory": // It stands in a column.
 			case use.CounterSet == "nvlink-counter-set":
 				links, link = links+1, "nvlink="+value.String()
-			case name != "memory":
+			default:
 				out = append(out, name+"="+value.String())
 			}
 		}
@@ -256,8 +316,8 @@ func counters(d resourceapi.Device) string {
 	return strings.Join(out, " ")
 }
 
-// format shows the plan and the CDI spec of a prepared claim, each with at most limit devices.
-func (c claim) format(limit int) string {
+// format shows the plan and the CDI spec of a prepared claim.
+func (c claim) format() string {
 	plan, spec := c.prepared.plan, c.prepared.spec
 	// The annotations are the plan, which stands above, and the boot, which is the simulator's.
 	spec.Annotations = nil
@@ -267,15 +327,5 @@ func (c claim) format(limit int) string {
 			plan.Devices[i].TopologyEnv.NCCLTopology = fmt.Sprintf("(%d lines of XML)", strings.Count(text, "\n"))
 		}
 	}
-	text := "\nPlan of " + c.Name
-	if more := len(plan.Devices) - limit; more > 0 {
-		plan.Devices, plan.Steps = plan.Devices[:limit], plan.Steps[:min(limit, len(plan.Steps))]
-		text += fmt.Sprintf(", without %s", count(more, "more device", "more devices"))
-	}
-	text += "\n" + short(plan) + "\nCDI spec of " + c.Name
-	if more := len(spec.Devices) - limit; more > 0 {
-		spec.Devices = spec.Devices[:limit]
-		text += fmt.Sprintf(", without %s", count(more, "more device", "more devices"))
-	}
-	return text + "\n" + short(spec)
+	return "\nPlan of " + c.Name + "\n" + short(plan) + "\nCDI spec of " + c.Name + "\n" + short(spec)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/test/demos"
 )
 
@@ -68,9 +71,9 @@ func TestPlay_EveryDemo_AllocatesAsItsHeadSays(t *testing.T) {
 		r := playOn(t, standard, d)
 		if !asItsHead(r) {
 			t.Errorf("%s: %d of %d pods have their devices; the head says Pods: %d, Pending: %d\n%s",
-				d.Name, r.ready(), len(r.pods), d.Pods, d.Pending, r.allocation(brief))
+				d.Name, r.ready(), len(r.pods), d.Pods, d.Pending, r.allocation())
 		}
-		text := r.format(brief)
+		text := r.format()
 		for _, p := range r.pods {
 			if p.waits == "" && (len(p.claims) == 0 || len(p.claims[0].prepared.plan.Devices) == 0 || len(p.claims[0].prepared.spec.Devices) == 0) {
 				t.Errorf("%s: pod %s has no plan or no CDI spec", d.Name, p.name)
@@ -102,8 +105,26 @@ func TestPlay_ClaimTooLarge_DiffersFromHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := playOn(t, standard, d)
-	if asItsHead(r) || !strings.Contains(r.allocation(brief), "waits: claim thirty-nine-gpu, request gpu: the board cannot") {
-		t.Errorf("a share larger than a GPU is allocated:\n%s", r.allocation(brief))
+	if asItsHead(r) || !strings.Contains(r.allocation(), "waits: claim thirty-nine-gpu, request gpu: the board cannot") {
+		t.Errorf("a share larger than a GPU is allocated:\n%s", r.allocation())
+	}
+}
+
+// golden compares a text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: read the difference, then go -C test test ./try -update (-golden +now):\n%s", name, diff)
 	}
 }
 
@@ -111,23 +132,23 @@ func TestFormat_TwoDemos_MatchGoldens(t *testing.T) {
 	for _, name := range []string{"fraction-refused", "mig-mixed"} {
 		got := formatFull(standard, playOn(t, standard, demo(t, name)))
 		got, _, _ = strings.Cut(got, "\n== Slices: ")
-		path := filepath.Join("testdata", name+".txt")
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s: read the difference, then go -C test test ./try -update (-golden +now):\n%s", name, diff)
-		}
+		golden(t, name, got)
 	}
 }
 
-func TestRun_SeveralBoards_FitsTerminal(t *testing.T) {
+// TestRun_NoArguments_FitsTwoScreens has a line for each demo and one demo in full.
+func TestRun_NoArguments_FitsTwoScreens(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), nil, &out, &out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "index", out.String())
+	if n := strings.Count(out.String(), "\n"); n > 120 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestRun_SeveralBoards_ListsEachDemo(t *testing.T) {
 	for _, board := range []string{standard, "a100-pcie-4", "rtx-pro-6000", "t4-1"} {
 		var out bytes.Buffer
 		if err := run(t.Context(), []string{"-board", board}, &out, &out); err != nil {
@@ -140,10 +161,35 @@ func TestRun_SeveralBoards_FitsTerminal(t *testing.T) {
 		}
 		_, all := sourceTree(t)
 		for _, d := range all {
-			if n := strings.Count(out.String(), "\n== "+d.Name+": "); n != 1 {
+			if n := strings.Count(out.String(), "\n"+d.Name+" "); n != 1 {
 				t.Errorf("%s: demo %s is shown %d times", board, d.Name, n)
 			}
 		}
+	}
+}
+
+// TestFormat_EveryBoard_GroupHasNoMoreGPUsThanTheBoard counts the GPUs in the texts about groups.
+func TestFormat_EveryBoard_GroupHasNoMoreGPUsThanTheBoard(t *testing.T) {
+	tree, _ := sourceTree(t)
+	groups := 0
+	for _, name := range profiles.Names() {
+		b, err := newBoard(t.Context(), tree, name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range b.devices() {
+			named, err := gpu.ParseName(d.Name)
+			if err != nil || named.Kind != gpu.KindGroup {
+				continue
+			}
+			groups++
+			if _, text, ok := strings.Cut(counters(d), " of each of "); ok && text != fmt.Sprintf("%d GPUs", named.Size) {
+				t.Errorf("%s: %s takes from %s", name, d.Name, counters(d))
+			}
+		}
+	}
+	if groups == 0 {
+		t.Error("no board has a group")
 	}
 }
 
@@ -156,7 +202,7 @@ func TestRun_BoardWithoutDevice_NamesReason(t *testing.T) {
 		"plugin-node-labels": "the node's labels do not match the node selector nvidia.com/gpu.present=true",
 	} {
 		r := playOn(t, "t4-1", demo(t, name))
-		if text := strings.Join(strings.Fields(r.allocation(brief)), " "); !strings.Contains(text, "waits: ") || !strings.Contains(text, reason) {
+		if text := strings.Join(strings.Fields(r.allocation()), " "); !strings.Contains(text, "waits: ") || !strings.Contains(text, reason) {
 			t.Errorf("%s: want %q:\n%s", name, reason, text)
 		}
 	}

@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn: a row for each GPU, with bars.
+// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn: a row for each GPU and each part of it that a
+// claim has, with bars.
 package live
 
 import (
@@ -11,13 +12,22 @@ import (
 	"strings"
 	"time"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
 )
 
-// Row is a GPU with its measured use.
+// Row is a GPU, or a claim's part of it, with its measured use.
 type Row struct {
 	view.GPU
 	view.GPUUse
+	// part is nil for a GPU.
+	part *view.Allocation
+}
+
+// Use has the measurements of a cluster.
+type Use struct {
+	GPUs  map[view.GPUName]view.GPUUse
+	Parts map[view.PartName]view.GPUUse
 }
 
 // Screen has the lines of a terminal. The zero Screen has no rows and no size.
@@ -26,33 +36,26 @@ type Screen struct {
 	Width, Height int
 	// Colours allows escape sequences.
 	Colours bool
+	// Order is one of Orders, by which the rows are sorted. Empty is the first of them.
+	Order string
 
 	all, shown []Row
+	parts      map[view.PartName]view.GPUUse
+	// wholes hides the parts of GPUs.
+	wholes bool
 	// updated is when the rows were read, and problem why newer ones could not be.
 	updated time.Time
 	problem string
-	sort    int
 	filter  string
 	// typing means that keys are added to the filter.
 	typing bool
-	top    int
+	// matching is the number of GPUs that the filter leaves.
+	matching int
+	top      int
 }
 
 // byPlace orders rows by node and GPU.
 func byPlace(a, b Row) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) }
-
-// descending orders a value that was not measured last.
-func descending(a, b *float64) int {
-	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
-		return 1
-	case b == nil:
-		return -1
-	}
-	return cmp.Compare(*b, *a)
-}
 
 func unhealthy(r Row) int {
 	if r.Condition() == "ok" {
@@ -61,17 +64,32 @@ func unhealthy(r Row) int {
 	return 1
 }
 
-// orders are the ways to sort rows, which a key changes in turn.
-var orders = []string{"node", "utilization", "memory", "health"}
+// orders are the ways to sort rows, which the key s changes in turn, with their own keys.
+var orders = []struct{ name, key string }{
+	{"node", "n"}, {"utilization", "u"}, {"used", "m"}, {"free", "f"}, {"health", "h"},
+}
+
+// Orders are the words of Screen.Order.
+func Orders() (names []string) {
+	for _, o := range orders {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// order returns the number of the order among orders.
+func (s *Screen) order() int { return max(0, slices.Index(Orders(), s.Order)) }
 
 // compare compares rows in one of the orders. Equal ones are in the order of their places.
 func compare(order string, a, b Row) int {
 	found := 0
 	switch order {
 	case "utilization":
-		found = descending(a.Utilization, b.Utilization)
-	case "memory":
-		found = descending(a.MemoryUsedBytes, b.MemoryUsedBytes)
+		found = view.Larger(a.Utilization, b.Utilization)
+	case "used":
+		found = view.Larger(a.MemoryUsedBytes, b.MemoryUsedBytes)
+	case "free":
+		found = cmp.Compare(b.FreeBytes(), a.FreeBytes())
 	case "health":
 		found = unhealthy(b) - unhealthy(a)
 	}
@@ -79,11 +97,11 @@ func compare(order string, a, b Row) int {
 }
 
 // Set replaces the rows.
-func (s *Screen) Set(nodes []view.Node, use map[view.GPUName]view.GPUUse, now time.Time) {
-	s.all = nil
+func (s *Screen) Set(nodes []view.Node, use Use, now time.Time) {
+	s.all, s.parts = nil, use.Parts
 	for _, n := range nodes {
 		for _, g := range n.GPUs {
-			s.all = append(s.all, Row{g, use[view.GPUName{Node: g.Node, Name: g.Name}]})
+			s.all = append(s.all, Row{GPU: g, GPUUse: use.GPUs[view.GPUName{Node: g.Node, Name: g.Name}]})
 		}
 	}
 	s.updated, s.problem = now, ""
@@ -101,8 +119,28 @@ func (s *Screen) arrange() {
 			return !strings.Contains(strings.ToLower(text), want)
 		})
 	}
-	slices.SortStableFunc(s.shown, func(a, b Row) int { return compare(orders[s.sort], a, b) })
+	order := orders[s.order()].name
+	slices.SortStableFunc(s.shown, func(a, b Row) int { return compare(order, a, b) })
+	s.matching = len(s.shown)
+	if !s.wholes {
+		s.shown = s.withParts(s.shown)
+	}
 	s.scroll(0)
+}
+
+// withParts adds a row for each partition and share below its GPU.
+func (s *Screen) withParts(gpus []Row) (out []Row) {
+	for _, r := range gpus {
+		out = append(out, r)
+		for i, a := range r.Allocations {
+			if r.Part(a) != "whole" && a.Kind != gpu.KindGroup {
+				out = append(out, Row{
+					GPU: r.GPU, GPUUse: s.parts[view.PartName{Node: r.Node, Device: a.Device, Claim: a.Claim}], part: &r.Allocations[i],
+				})
+			}
+		}
+	}
+	return out
 }
 
 func (s *Screen) scroll(by int) { s.top = max(0, min(s.top+by, len(s.shown)-s.page())) }
@@ -140,7 +178,10 @@ func (s *Screen) Key(key string) (leave bool) {
 	case "":
 		s.scroll(0)
 	case "s":
-		s.sort = (s.sort + 1) % len(orders)
+		s.Order = orders[(s.order()+1)%len(orders)].name
+		s.arrange()
+	case "p":
+		s.wholes = !s.wholes
 		s.arrange()
 	case "/":
 		s.typing = true
@@ -159,6 +200,13 @@ func (s *Screen) Key(key string) (leave bool) {
 		s.scroll(-len(s.shown))
 	case "end", "G":
 		s.scroll(len(s.shown))
+	default:
+		for _, o := range orders {
+			if key == o.key {
+				s.Order = o.name
+				s.arrange()
+			}
+		}
 	}
 	return false
 }
@@ -170,19 +218,29 @@ type column struct {
 	width int
 }
 
-// cell returns the text of a column in a row, and its colour's code of the terminal, or 0.
-func (c column) cell(r Row) (text string, colour int) {
+// cell returns the text of a column in a row, and its colour.
+func (c column) cell(r Row) (text string, colour view.Colour) {
+	if r.part != nil {
+		switch c.head {
+		case "NODE", "HEALTH", "MODEL", "USE":
+			return "", 0
+		case "GPU":
+			return " └ " + r.Part(*r.part), 0
+		case "HOLDERS":
+			return r.part.Claim.String(), 0
+		}
+	}
 	switch c.head {
 	case "NODE":
 		return r.Node, 0
 	case "GPU":
 		return r.Name, 0
 	case "UTILIZATION":
-		return percent(r.Utilization), level(r.Utilization)
+		return percent(r.Utilization), view.LevelColour(r.Utilization)
 	case "MEMORY":
-		return memory(r), level(r.part())
+		return memory(r), view.LevelColour(r.usedPart())
 	case "HEALTH":
-		return r.Condition(), health(r)
+		return r.Condition(), r.Colour()
 	case "USE":
 		return r.Summary(), 0
 	case "MODEL":
@@ -191,10 +249,8 @@ func (c column) cell(r Row) (text string, colour int) {
 	return holders(r), 0
 }
 
-const (
-	red, green, yellow, grey = 31, 32, 33, 90
-	bar                      = 8
-)
+// bar is the width of a bar.
+const bar = 8
 
 // columns are those that fit, in the order of their places. Columns that come last here are left out first.
 func (s *Screen) columns() (out []column) {
@@ -228,8 +284,8 @@ func modelOf(r Row) string { return cmp.Or(strings.TrimPrefix(r.Product, "NVIDIA
 
 func holders(r Row) string { return cmp.Or(strings.Join(r.Holders(), ","), "-") }
 
-// part is the part of the memory that is used, or nil.
-func (r Row) part() *float64 {
+// usedPart is the part of the memory that is used, or nil.
+func (r Row) usedPart() *float64 {
 	if r.MemoryUsedBytes == nil || r.MemoryTotalBytes == nil || *r.MemoryTotalBytes <= 0 {
 		return nil
 	}
@@ -245,7 +301,7 @@ func memory(r Row) string {
 	if r.MemoryTotalBytes != nil {
 		text += "/" + gib(*r.MemoryTotalBytes)
 	}
-	return gauge(r.part()) + " " + pad(text+"Gi", 8)
+	return gauge(r.usedPart()) + " " + pad(text+"Gi", 8)
 }
 
 func gib(bytes float64) string { return fmt.Sprintf("%.0f", bytes/(1<<30)) }
@@ -266,25 +322,6 @@ func gauge(v *float64) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", bar-full)
 }
 
-func level(v *float64) int {
-	switch {
-	case v == nil:
-		return grey
-	case *v >= 0.9:
-		return red
-	case *v >= 0.5:
-		return yellow
-	}
-	return green
-}
-
-func health(r Row) int {
-	if unhealthy(r) == 0 {
-		return green
-	}
-	return red
-}
-
 // pad makes a text so many columns wide. Names of Kubernetes have a column for each letter.
 func pad(text string, width int) string {
 	letters := []rune(text)
@@ -297,13 +334,6 @@ func pad(text string, width int) string {
 	return text + strings.Repeat(" ", width-len(letters))
 }
 
-func (s *Screen) paint(code int, text string) string {
-	if !s.Colours || code == 0 {
-		return text
-	}
-	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", code, text)
-}
-
 // String is the screen: as many lines as it is high, none longer than it is wide.
 func (s *Screen) String() string {
 	columns := s.columns()
@@ -314,19 +344,19 @@ func (s *Screen) String() string {
 		left -= c.width + 1
 		head[i] = pad(c.head, columns[i].width)
 	}
-	out := []string{pad(s.summary(), s.Width), s.paint(grey, strings.Join(head, " "))}
+	out := []string{pad(s.summary(), s.Width), view.Grey.Paint(s.Colours, strings.Join(head, " "))}
 	for _, r := range s.shown[min(s.top, len(s.shown)):min(s.top+s.page(), len(s.shown))] {
 		cells := make([]string, len(columns))
 		for i, c := range columns {
 			text, colour := c.cell(r)
-			cells[i] = s.paint(colour, pad(text, c.width))
+			cells[i] = colour.Paint(s.Colours, pad(text, c.width))
 		}
 		out = append(out, strings.Join(cells, " "))
 	}
 	for len(out) < s.Height-1 {
 		out = append(out, "")
 	}
-	return strings.Join(append(out, s.paint(grey, pad(s.footer(), s.Width))), "\n")
+	return strings.Join(append(out, view.Grey.Paint(s.Colours, pad(s.footer(), s.Width))), "\n")
 }
 
 func (s *Screen) summary() string {
@@ -357,9 +387,12 @@ func (s *Screen) footer() string {
 		return "filter: " + s.filter + "▏  enter keeps it, esc removes it"
 	}
 	last := min(s.top+s.page(), len(s.shown))
-	text := fmt.Sprintf("%d-%d of %d by %s", min(s.top+1, last), last, len(s.shown), orders[s.sort])
+	text := fmt.Sprintf("%d-%d of %d by %s", min(s.top+1, last), last, len(s.shown), orders[s.order()].name)
+	if n := len(s.shown) - s.matching; n > 0 {
+		text = fmt.Sprintf("rows %d-%d of %d GPUs and %d parts by %s", min(s.top+1, last), last, s.matching, n, orders[s.order()].name)
+	}
 	if s.filter != "" {
 		text += fmt.Sprintf(" with %q", s.filter)
 	}
-	return text + "  q quit  s sort  / filter  ↑↓ scroll"
+	return text + "  q quit  s/n/u/m/f/h sort  p parts  / filter  ↑↓"
 }

@@ -14,6 +14,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -22,8 +23,8 @@ var update = flag.Bool("update", false, "write the golden file again")
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // fleet has nodes of two GPUs, of which every third is used.
-func fleet(nodes int) (out []view.Node, use map[view.GPUName]view.GPUUse) {
-	use = map[view.GPUName]view.GPUUse{}
+func fleet(nodes int) (out []view.Node, use Use) {
+	use = Use{GPUs: map[view.GPUName]view.GPUUse{}, Parts: map[view.PartName]view.GPUUse{}}
 	for i := range nodes {
 		n := view.Node{Name: fmt.Sprintf("worker-%04d", i)}
 		for j := range 2 {
@@ -41,7 +42,7 @@ func fleet(nodes int) (out []view.Node, use map[view.GPUName]view.GPUUse) {
 				g.Health = "lost"
 			}
 			if at%5 != 4 {
-				use[view.GPUName{Node: g.Node, Name: g.Name}] = view.GPUUse{Utilization: &busy, MemoryUsedBytes: &used, MemoryTotalBytes: &total}
+				use.GPUs[view.GPUName{Node: g.Node, Name: g.Name}] = view.GPUUse{Utilization: &busy, MemoryUsedBytes: &used, MemoryTotalBytes: &total}
 			}
 			n.GPUs = append(n.GPUs, g)
 		}
@@ -54,6 +55,31 @@ func screen(nodes, width, height int) *Screen {
 	s := &Screen{Width: width, Height: height}
 	all, use := fleet(nodes)
 	s.Set(all, use, noon)
+	return s
+}
+
+// partsOf has a GPU with a partition and a GPU with two shares, of which one was measured.
+func partsOf(t *testing.T, key string) *Screen {
+	t.Helper()
+	all, use := fleet(1)
+	half, few := 0.5, float64(3<<30)
+	granted := float64(20 << 30)
+	cut, shared := &all[0].GPUs[0], &all[0].GPUs[1]
+	cut.MemoryBytes, shared.MemoryBytes = 80<<30, 80<<30
+	claim := view.ClaimRef{Namespace: "team-b", Name: "notebook"}
+	cut.Use, cut.Allocations = view.Cut, []view.Allocation{{
+		Device: cut.Name + "-mig-1g-10gb-0", Kind: gpu.KindMIG, Profile: "1g.10gb", Size: 1, Claim: view.ClaimRef{Namespace: "team-a", Name: "part"},
+	}}
+	shared.Use, shared.Allocations = "shared", []view.Allocation{
+		{Device: shared.Name, Kind: gpu.KindGPU, Share: "1", ShareBytes: 20 << 30, Claim: claim},
+		{Device: shared.Name, Kind: gpu.KindGPU, Share: "2", ShareBytes: 40 << 30, Compute: 30, Claim: view.ClaimRef{Namespace: "team-b", Name: "serve"}},
+	}
+	use.Parts[view.PartName{Node: shared.Node, Device: shared.Name, Claim: claim}] = view.GPUUse{
+		Utilization: &half, MemoryUsedBytes: &few, MemoryTotalBytes: &granted,
+	}
+	s := &Screen{Width: 110, Height: 9}
+	s.Set(all, use, noon)
+	s.Key(key)
 	return s
 }
 
@@ -76,7 +102,7 @@ func TestScreen_Golden_HasBarsAndHolders(t *testing.T) {
 		{"no figures", func() *Screen {
 			s := &Screen{Width: 100, Height: 5}
 			all, _ := fleet(1)
-			s.Set(all, nil, noon)
+			s.Set(all, Use{}, noon)
 			return s
 		}()},
 		{"a read failed", func() *Screen {
@@ -85,6 +111,7 @@ func TestScreen_Golden_HasBarsAndHolders(t *testing.T) {
 			return s
 		}()},
 		{"nothing yet", &Screen{Width: 60, Height: 4}},
+		{"parts", partsOf(t, "")}, {"without parts", partsOf(t, "p")},
 	} {
 		fmt.Fprintf(&b, "== %s\n%s\n", c.name, regexp.MustCompile(` +\n`).ReplaceAllString(c.s.String()+"\n", "\n"))
 	}
@@ -144,9 +171,13 @@ func TestScreen_Keys_LeaveSortAndScroll(t *testing.T) {
 	if s.Key(""); s.top != 0 {
 		t.Errorf("a larger terminal begins at row %d", s.top)
 	}
-	s = keys(screen(20, 100, 10), "s", "s", "s")
-	if first := s.shown[0]; first.Health != "lost" {
-		t.Errorf("by health, the first GPU is %s", first.Condition())
+	for key, want := range map[string]string{"h": "health", "m": "used", "f": "free", "u": "utilization", "n": "node"} {
+		if s = keys(screen(20, 100, 10), "s", "s", key); s.Order != want {
+			t.Errorf("%s sorts by %s", key, s.Order)
+		}
+	}
+	if first := keys(s, "n", "s", "s", "s", "s").shown[0]; s.Order != "health" || first.Health != "lost" {
+		t.Errorf("by %s, the first GPU is %s", s.Order, first.Condition())
 	}
 }
 
@@ -155,7 +186,7 @@ func TestScreen_TaintedGPU_CountsAsNotOk(t *testing.T) {
 	s := &Screen{Width: 100, Height: 5}
 	all, _ := fleet(1)
 	all[0].GPUs[1].Taints = []resourceapi.DeviceTaint{{Key: "broken", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-	s.Set(all, nil, noon)
+	s.Set(all, Use{}, noon)
 	if got := s.String(); !strings.HasPrefix(got, "0 of 2 GPUs free, 1 not ok at 12:00:00") {
 		t.Errorf("%s", got)
 	}

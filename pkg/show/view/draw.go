@@ -117,10 +117,8 @@ func (d Drawing) gpu(g GPU) []string {
 		state += ", " + c
 	}
 	head := d.fit(g.Name + "  " + state)
-	if g.Health != "" {
-		head = d.paint(31, head)
-	} else if len(g.Taints) > 0 {
-		head = d.paint(33, head)
+	if g.Health != "" || len(g.Taints) > 0 {
+		head = g.Colour().Paint(d.Colours, head)
 	}
 	lines := []string{head, "  " + d.bar(g)}
 	if g.MemorySlices > 0 && g.FreeSlices > 0 && g.FreeSlices < g.MemorySlices {
@@ -131,13 +129,13 @@ func (d Drawing) gpu(g GPU) []string {
 		if a.Admin {
 			mark = '+'
 		}
-		lines = append(lines, d.colour(i, d.fit("  "+string(mark)+" "+what(a)+"  "+a.Claim.String()+pods(a.Pods))))
+		lines = append(lines, d.colour(i, d.fit("  "+string(mark)+" "+g.Part(a)+"  "+a.Claim.String()+pods(a.Pods))))
 	}
 	return lines
 }
 
-// what names the part of the GPU that an allocation has.
-func what(a Allocation) string {
+// Part names the part of the GPU that an allocation has, such as 1g.10gb or 20Gi, or is "whole".
+func (g GPU) Part(a Allocation) string {
 	var parts []string
 	switch {
 	case a.Admin:
@@ -147,7 +145,7 @@ func what(a Allocation) string {
 	case a.Kind == gpu.KindGroup:
 		parts = append(parts, a.Device)
 	}
-	if a.Share != "" && a.ShareBytes > 0 {
+	if a.Share != "" && a.ShareBytes > 0 && (a.Kind == gpu.KindMIG || a.ShareBytes < g.MemoryBytes) {
 		parts = append(parts, resource.NewQuantity(a.ShareBytes, resource.BinarySI).String())
 	}
 	if a.Compute > 0 {
@@ -218,19 +216,15 @@ func (d Drawing) bar(g GPU) string {
 	return out
 }
 
+// holderColours are the colours of a GPU's holders, in turn.
+var holderColours = []Colour{Cyan, Green, Magenta, Blue}
+
 // colour paints text in the colour of a holder. Index -1 is free memory.
 func (d Drawing) colour(holder int, text string) string {
 	if holder < 0 {
 		return text
 	}
-	return d.paint([]int{36, 32, 35, 34}[holder%4], text)
-}
-
-func (d Drawing) paint(code int, text string) string {
-	if !d.Colours {
-		return text
-	}
-	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", code, text)
+	return holderColours[holder%len(holderColours)].Paint(d.Colours, text)
 }
 
 // fit cuts text to the width, and replaces characters that a terminal would interpret.

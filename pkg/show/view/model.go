@@ -161,6 +161,24 @@ func (g GPU) Fragmentation() float64 {
 	return 1 - float64(min(g.UsableSlices, g.FreeSlices))/float64(g.FreeSlices)
 }
 
+// FreeBytes is the memory that no claim holds. A GPU with a fault or a taint has none for new claims.
+func (g GPU) FreeBytes() int64 {
+	free := int64(0)
+	switch {
+	case g.Condition() != "ok":
+	case g.Use == Free:
+		free = g.MemoryBytes
+	case g.Use == Cut && g.MemorySlices > 0:
+		free = g.MemoryBytes * int64(g.FreeSlices) / int64(g.MemorySlices)
+	case g.Use == shared:
+		free = g.MemoryBytes
+		for _, a := range g.Allocations {
+			free -= a.ShareBytes
+		}
+	}
+	return max(free, 0)
+}
+
 // Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group". Claims that share a partition do not
 // count it twice.
 func (g GPU) Summary() string {

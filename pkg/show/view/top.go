@@ -4,6 +4,7 @@
 package view
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -75,6 +76,19 @@ func (m *mean) total() *float64 { return m.value(m.sum) }
 func (m *mean) most() *float64  { return m.value(m.largest) }
 func (m *mean) mean() *float64  { return m.value(m.sum / float64(max(m.n, 1))) }
 
+// Larger orders values from the largest. A value that was not measured comes last.
+func Larger(a, b *float64) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return cmp.Compare(*b, *a)
+}
+
 // TopNodes returns the use of each node, sorted by name. A node without metrics has no values.
 func TopNodes(byNode map[string]Samples) (out []NodeUse) {
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
@@ -102,7 +116,7 @@ func TopNodes(byNode map[string]Samples) (out []NodeUse) {
 	return out
 }
 
-// GPUUse is the measured use of a GPU. A nil value was not measured.
+// GPUUse is the measured use of a GPU, or of a claim's part of it. A nil value was not measured.
 type GPUUse struct {
 	// Utilization is 0 to 1.
 	Utilization      *float64
@@ -133,6 +147,33 @@ func TopGPUs(byNode map[string]Samples) map[GPUName]GPUUse {
 		read("utilization_ratio", func(u *GPUUse, v *float64) { u.Utilization = v })
 		read("memory_used_bytes", func(u *GPUUse, v *float64) { u.MemoryUsedBytes = v })
 		read("memory_total_bytes", func(u *GPUUse, v *float64) { u.MemoryTotalBytes = v })
+	}
+	return out
+}
+
+// PartName names what a claim has of a device: all, or a share.
+type PartName struct {
+	Node, Device string
+	Claim        ClaimRef
+}
+
+// TopParts returns the use of each claim's part of each device. Its total is the memory that the claim was granted.
+func TopParts(byNode map[string]Samples) map[PartName]GPUUse {
+	out := map[PartName]GPUUse{}
+	for node, samples := range byNode {
+		read := func(metric string, set func(*GPUUse, *float64)) {
+			for _, s := range samples[metric] {
+				m := &mean{}
+				m.add(s.Value)
+				name := PartName{node, s.Labels["device"], ClaimRef{s.Labels["namespace"], s.Labels["claim"]}}
+				use := out[name]
+				set(&use, m.total())
+				out[name] = use
+			}
+		}
+		read(claimUtilization, func(u *GPUUse, v *float64) { u.Utilization = v })
+		read(claimMemoryUsed, func(u *GPUUse, v *float64) { u.MemoryUsedBytes = v })
+		read(claimMemoryGranted, func(u *GPUUse, v *float64) { u.MemoryTotalBytes = v })
 	}
 	return out
 }

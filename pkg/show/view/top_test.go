@@ -67,6 +67,11 @@ func TestTop_Exposition_UnmeasuredIsAbsent(t *testing.T) {
 	}, view.TopClaims(all)); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
 	}
+	if diff := cmp.Diff(map[view.PartName]view.GPUUse{
+		{Node: "n1", Device: "gpu-b", Claim: view.ClaimRef{Namespace: "team", Name: "shared"}}: {Utilization: ptr.To(0.25), MemoryUsedBytes: ptr.To(100.0)},
+	}, view.TopParts(all)); diff != "" {
+		t.Errorf("parts (-want +got):\n%s", diff)
+	}
 	use := view.ClaimUse{Namespace: "team", Name: "p1", Node: "n1", Claims: []string{"shared"}, Pods: []string{"p1"}, Devices: []string{"gpu-b"},
 		Utilization: ptr.To(0.25), MemoryUsedBytes: ptr.To(100.0)}
 	second := use

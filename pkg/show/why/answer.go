@@ -232,6 +232,9 @@ func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
 	a.Reasons = append(a.Reasons, out...)
 }
 
+// CuresHeading is the line before the cures in the text of an answer.
+const CuresHeading = "Any one of these lets it fit:"
+
 // String returns the answer for people: the result, the reasons, and the cures last. It replaces characters that a terminal
 // would interpret, because selectors and Events are other users' texts.
 func (a Answer) String() string {
@@ -257,7 +260,7 @@ func (a Answer) String() string {
 		fmt.Fprintf(&b, "  %s\n", line)
 	}
 	if len(a.Cures) > 0 {
-		fmt.Fprintln(&b, "Any one of these lets it fit:")
+		fmt.Fprintln(&b, CuresHeading)
 	}
 	for _, c := range a.Cures {
 		at := "at once"

@@ -3,7 +3,7 @@
 
 // Command kubectl measures the kubectl plugin with a cluster of thousands of nodes, half of whose GPUs are allocated:
 // processor time, memory and requests of a command. Their floor is a program that only lists the ResourceSlices and
-// claims in pages of protobuf.
+// claims in pages of protobuf. Of the live screen it measures the first paint, an update and a key.
 package main
 
 import (
@@ -62,20 +62,29 @@ func run(ctx context.Context, args []string, out, _ io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	byBoard, byPod := map[string]string{}, map[string]string{}
+	for _, profile := range []string{common, rare} {
+		if byBoard[profile], err = metrics(profile); err != nil {
+			return err
+		}
+	}
 	for node := range *nodes {
-		profile := "dgx-1-v100"
+		profile := common
 		if node%5 == 0 {
-			profile = "hgx-h100"
+			profile = rare
 		}
 		if err := s.AddNode(node, profile); err != nil {
 			return err
 		}
+		addPlugin(s, fleetserver.NodeName(node))
+		byPod["plugin-"+fleetserver.NodeName(node)] = byBoard[profile]
 		if node%2 == 0 {
 			if err := allocate(s, node, profile); err != nil {
 				return err
 			}
 		}
 	}
+	s.Proxy = serveMetrics(byPod)
 	s.Add("deviceclasses", &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'",
@@ -113,8 +122,19 @@ func run(ctx context.Context, args []string, out, _ io.Writer) (err error) {
 			row(name+"peak memory", "%.0f MB", c.megabytes, floor.megabytes, mostMemory),
 			row(name+"API requests", "%.0f", c.requests, floor.requests, mostRequests))
 	}
+	live, err := watch(ctx, *binary, kubeconfig)
+	if err != nil {
+		return err
+	}
+	for _, r := range live {
+		r.Figure = fmt.Sprintf("kubectl gpu top -w, %d nodes: %s", *nodes, r.Figure)
+		rows = append(rows, r)
+	}
 	return table.Report(out, rows, "", true)
 }
+
+// The boards of four nodes of five, and of the fifth.
+const common, rare = "dgx-1-v100", "hgx-h100"
 
 // The budgets are multiples of the floor.
 const (

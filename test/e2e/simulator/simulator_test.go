@@ -3,8 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulator installs the chart of the simulator on nodes without boards, and the driver's chart with one value, as
-// docs/simulator.md says. It removes both, and looks for leftovers.
+// Package simulator runs the commands of docs/simulator.md: it installs the chart of the simulator on nodes without boards, and the
+// driver's chart with one value. It removes both, and looks for leftovers.
 package simulator
 
 import (
@@ -31,6 +31,7 @@ import (
 	"gpu-dra-driver/sim/agent/label"
 	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
+	"gpu-dra-driver/test/e2e/tutorial"
 )
 
 const (
@@ -49,14 +50,36 @@ type stand struct {
 	plugins string
 }
 
-func (s stand) helm(ctx context.Context, args ...string) error {
-	_, err := s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm"}, args...)...)
-	return err
+// addPrograms puts the programs that a user has in PATH into the directory of the plugins.
+func (s stand) addPrograms(t *testing.T) {
+	t.Helper()
+	must(t, os.Symlink(filepath.Join(s.Tree, "bin", "gpusim"), filepath.Join(s.plugins, "kubectl-gpu_sim")))
+	helm := "#!/bin/sh\nexec " + filepath.Join(s.Tree, "hack", "tool.sh") + " helm \"$@\"\n"
+	must(t, os.WriteFile(filepath.Join(s.plugins, "helm"), []byte(helm), 0o755))
 }
 
-// gpuSim runs kubectl gpu-sim, with the programs that a user has in PATH.
+// shell runs commands as a user types them.
+func (s stand) shell(ctx context.Context, commands ...string) (string, error) {
+	path := "PATH=" + s.plugins + ":" + filepath.Dir(s.KubectlPath) + ":" + os.Getenv("PATH")
+	return s.Run(ctx, "env", path, "bash", "-euc", strings.Join(commands, "\n"))
+}
+
+// gpuSim runs kubectl gpu-sim.
 func (s stand) gpuSim(ctx context.Context, args ...string) (string, error) {
-	return s.Run(ctx, "env", append([]string{"PATH=" + s.plugins + ":" + filepath.Dir(s.KubectlPath) + ":" + os.Getenv("PATH"), "kubectl", "gpu-sim"}, args...)...)
+	return s.shell(ctx, "kubectl gpu-sim "+strings.Join(args, " "))
+}
+
+// printed returns the commands of a section of docs/simulator.md.
+func (s stand) printed(t *testing.T, heading string, blocks int) [][]string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(s.Tree, "docs", "simulator.md"))
+	must(t, err)
+	commands, err := tutorial.Printed(string(page), heading)
+	must(t, err)
+	if len(commands) != blocks {
+		t.Fatalf("%q has %d blocks of commands, want %d", heading, len(commands), blocks)
+	}
+	return commands
 }
 
 // labels returns the labels of a node.
@@ -92,22 +115,23 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	cluster, err := env.FromEnvironment(os.Stderr)
 	must(t, err)
 	s := stand{cluster, t.TempDir()}
-	must(t, os.Symlink(filepath.Join(s.Tree, "bin", "gpusim"), filepath.Join(s.plugins, "kubectl-gpu_sim")))
+	s.addPrograms(t)
+	install, boards := s.printed(t, "Five minutes", 3), s.printed(t, "Choose the boards", 1)[0]
+	faults, remove := s.printed(t, "Break a GPU", 3)[1], s.printed(t, "Remove it", 1)[0]
 	images, err := filepath.Glob(filepath.Join(s.Tree, "dist", "*.tar"))
 	must(t, err)
 	must(t, s.Step("load the images", func() error { return s.Node(ctx, "load", images...) }))
 	before := map[string]map[string]string{first: s.labels(ctx, t, first), second: s.labels(ctx, t, second)}
 
 	// The first node has the chart's board, the second one another by its label.
-	_, err = s.Kubectl(ctx, "label", "node", second, label.Board+"=l40s-4")
+	_, err = s.shell(ctx, strings.Replace(boards[0], "NODE", second, 1))
 	must(t, err)
 	must(t, s.Step("install the simulator", func() error {
-		return s.helm(ctx, "install", chart, filepath.Join(s.Tree, "deployments/helm", chart), "--namespace", chart, "--create-namespace",
-			"--set", "image.pullPolicy=Never", "--wait", "--timeout", "60s")
+		_, err := s.shell(ctx, install[0]...)
+		return err
 	}))
 	must(t, s.Step("install the driver", func() error {
-		if err := s.helm(ctx, "install", env.Release, s.Chart, "--namespace", env.Namespace, "--create-namespace",
-			"--set", "simulator.enabled=true,image.pullPolicy=Never", "--wait", "--timeout", "90s"); err != nil {
+		if _, err := s.shell(ctx, install[1]...); err != nil {
 			return err
 		}
 		return s.WaitPublished(ctx, 12)
@@ -118,41 +142,45 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	must(t, err)
 	demo := demos[slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == "mig-one" })]
 	var pods []corev1.Pod
+	log := ""
 	must(t, s.Step("run a pod with a partition", func() error {
-		must(t, s.Apply(ctx, demo))
+		if log, err = s.shell(ctx, install[2]...); err != nil {
+			return err
+		}
 		pods, err = s.WaitSettled(ctx, demo)
 		return err
 	}))
+	if !strings.Contains(log, "MIG-") {
+		t.Errorf("the commands print\n%s", log)
+	}
 	view, err := s.Inspect(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
 	must(t, err)
 	if pods[0].Spec.NodeName != first || len(view.GPUs()) != 1 || len(view.Capabilities()) != 2 ||
 		!slices.ContainsFunc(view.UUIDs(), func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }) {
 		t.Errorf("on %s the pod sees %v, %v and %v", pods[0].Spec.NodeName, view.GPUs(), view.Capabilities(), view.UUIDs())
 	}
-	out, err := s.Kubectl(ctx, "--namespace", pods[0].Namespace, "logs", pods[0].Name)
-	if err != nil || !strings.Contains(out, "MIG-") {
-		t.Errorf("%v: the pod's log is\n%s", err, out)
-	}
-	out, err = s.gpuSim(ctx, "mig", first, "list")
+	out, err := s.gpuSim(ctx, "mig", first, "list")
 	if err != nil || !strings.Contains(out, "1g.10gb") {
 		t.Errorf("%v: the partitions are\n%s", err, out)
 	}
 
 	s.checkUtilization(ctx, t, pods[0])
 	s.checkFault(ctx, t, strings.TrimPrefix(view.GPUs()[0], "/dev/nvidia"))
+	for _, command := range faults {
+		_, err := s.shell(ctx, strings.ReplaceAll(command, "NODE", second))
+		must(t, err)
+	}
 	must(t, s.Step("remove the pod", func() error { return s.Remove(ctx, demo) }))
 	// A smaller board in the place of one that the driver has mounted.
-	_, err = s.Kubectl(ctx, "label", "node", second, label.GPUs+"=2")
+	_, err = s.shell(ctx, strings.Replace(boards[1], "NODE", second, 1))
 	must(t, err)
 	must(t, s.Step("take two GPUs from a node", func() error { return s.WaitPublished(ctx, 10) }))
 
 	// Its slices stay for 30 s, after which the kubelets remove them. The command that removes its labels of nodes then is of the
 	// suite main.
-	must(t, s.Step("uninstall the driver", func() error {
-		return s.helm(ctx, "uninstall", env.Release, "--namespace", env.Namespace, "--wait", "--timeout", "60s")
-	}))
-	must(t, s.Step("uninstall the simulator", func() error {
-		return s.helm(ctx, "uninstall", chart, "--namespace", chart, "--wait", "--timeout", "120s")
+	must(t, s.Step("uninstall both", func() error {
+		_, err := s.shell(ctx, remove...)
+		return err
 	}))
 	for _, node := range []string{first, second} {
 		if left := s.left(ctx, t, node); left != "" {

@@ -55,6 +55,28 @@ func Steps(page string) ([]Step, error) {
 	return steps, nil
 }
 
+// Printed returns the fenced blocks below a heading of a page, up to the next heading, each with its lines joined to commands.
+func Printed(page, heading string) (blocks [][]string, err error) {
+	_, section, found := strings.Cut(page, "\n## "+heading+"\n")
+	if !found {
+		return nil, fmt.Errorf("no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	for i, block := range regexp.MustCompile("(?m)^ *```.*\n").Split(section, -1) {
+		if i%2 == 0 {
+			continue
+		}
+		var commands []string
+		for command := range strings.Lines(strings.ReplaceAll(block, "\\\n", " ")) {
+			if words := strings.Join(strings.Fields(command), " "); words != "" {
+				commands = append(commands, words)
+			}
+		}
+		blocks = append(blocks, commands)
+	}
+	return blocks, nil
+}
+
 // Check compares the output of a step's commands with the page's. In the page … stands for any text of a line, a line of …
 // for any lines, and white space for any white space.
 func (s Step) Check(got string) error {

@@ -39,6 +39,46 @@ func TestSteps_UnknownOrOpenBlock_ReturnsError(t *testing.T) {
 	}
 }
 
+func TestPrinted_Section_ReturnsItsCommands(t *testing.T) {
+	page := "# A\n\n```\nno\n```\n\n## B\n\n1. One:\n\n   ```\n   helm install a \\\n     --wait\n   kubectl get  pods\n   ```\n\ntext\n\n```sh\nmake\n```\n\n## C\n\n```\nno\n```\n"
+	got, err := Printed(page, "B")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([][]string{{"helm install a --wait", "kubectl get pods"}, {"make"}}, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := Printed(page, "D"); err == nil {
+		t.Error("no error for a heading that the page lacks")
+	}
+}
+
+// TestSimulatorRecipes_ChartAndPage_AreTheSameCommands has no cluster. The suite simulator runs the page's commands.
+func TestSimulatorRecipes_ChartAndPage_AreTheSameCommands(t *testing.T) {
+	read := func(path, heading string) (commands []string) {
+		page, err := os.ReadFile("../../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks, err := Printed(string(page), heading)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range blocks {
+			for _, command := range b {
+				if strings.HasPrefix(command, "helm ") {
+					commands = append(commands, strings.ReplaceAll(command, "image.registry=registry.example.com", "image.pullPolicy=Never"))
+				}
+			}
+		}
+		return commands
+	}
+	chart, page := read("deployments/helm/gpu-dra-driver/README.md", "Simulated GPUs"), read("docs/simulator.md", "Five minutes")
+	if diff := cmp.Diff(page, chart); diff != "" || len(page) != 2 {
+		t.Errorf("(-docs/simulator.md +README.md of the chart):\n%s", diff)
+	}
+}
+
 func TestCheck_Output_MatchesWildcards(t *testing.T) {
 	for _, c := range []struct {
 		name, page, got string
