@@ -167,7 +167,7 @@ func TestChart_NodesWithoutBoards_ServeTheDriverAndLeaveNothing(t *testing.T) {
 	s.checkUtilization(ctx, t, pods[0])
 	s.checkFault(ctx, t, strings.TrimPrefix(view.GPUs()[0], "/dev/nvidia"))
 	for _, command := range faults {
-		_, err := s.shell(ctx, strings.ReplaceAll(command, "NODE", second))
+		_, err := s.shell(ctx, strings.ReplaceAll(command, "NODE", first))
 		must(t, err)
 	}
 	must(t, s.Step("remove the pod", func() error { return s.Remove(ctx, demo) }))
