@@ -61,7 +61,7 @@ func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
 		}
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", s.Commands)
 		cmd.Dir = cluster.Tree
-		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(cluster.KubectlPath)+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(cluster.Tree, "bin")+":"+filepath.Dir(cluster.KubectlPath)+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		if err == nil {
 			err = s.Check(string(out))
