@@ -106,7 +106,8 @@ func (s *session) add(kind, data string) {
 		}
 		data, s.cut = string(all[:whole]), bytes.Clone(all[whole:])
 	}
-	s.cast.Events = append(s.cast.Events, Event{Time: s.clock.Seconds(), Kind: kind, Data: data})
+	// The file has milliseconds, and the picture must be the same as one drawn from it.
+	s.cast.Events = append(s.cast.Events, Event{Time: s.clock.Round(time.Millisecond).Seconds(), Kind: kind, Data: data})
 }
 
 func (s *session) run(ctx context.Context, lines []Line) error {
