@@ -44,6 +44,8 @@ type State struct {
 	Cause string
 	// Remedy is the next step of an administrator, without a period at the end. ADDRESS stands for the GPU's PCI address.
 	Remedy string
+	// Commands are the commands of the Remedy. ADDRESS is as there, NODE and GPU stand for the names of the node and the GPU.
+	Commands []string
 	// GroupsOnly means that the GPU works, but not together with others.
 	GroupsOnly bool
 	// Usable means that claims that are allocated already are prepared.
@@ -55,21 +57,21 @@ type State struct {
 // States are all states, the worst first.
 var States = []State{
 	{Name: Lost, Cause: "the GPU has fallen off the bus",
-		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power"},
+		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power", Commands: []string{drain}},
 	{Name: Reboot, Cause: "the driver asks for a reboot of the node",
-		Remedy: "drain the node and reboot it"},
+		Remedy: "drain the node and reboot it", Commands: []string{drain}},
 	{Name: busReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
 		Remedy: "delete the pods on the GPU and reboot the node, or reset the bus with the board's tools"},
 	{Name: DrainReset, Cause: "the driver asks for a reset of the GPU after its work has ended",
-		Remedy: "let the pods on the GPU end, then run on the node: nvidia-smi -r -i ADDRESS"},
+		Remedy: "let the pods on the GPU end, then run on the node: nvidia-smi -r -i ADDRESS", Commands: []string{"nvidia-smi -r -i ADDRESS"}},
 	{Name: Reset, Cause: "the driver asks for a reset of the GPU",
-		Remedy: "delete the pods on the GPU, then run on the node: nvidia-smi -r -i ADDRESS"},
+		Remedy: "delete the pods on the GPU, then run on the node: nvidia-smi -r -i ADDRESS", Commands: []string{"nvidia-smi -r -i ADDRESS"}},
 	{Name: Memory, Cause: "a faulty row of the GPU's memory could not be replaced",
 		Remedy: "replace the board", Usable: true},
 	{Name: Named, Cause: "the GPU reported an XID of the setting health.taintXIDs",
 		Remedy: "read the NVRM messages in the node's kernel log, then reboot the node or reload its driver", Usable: true},
 	{Name: UnreadableRecord, Cause: "the record of the GPU's faults is unreadable",
-		Remedy: "check the node's disk and the GPU, then clear the fault by kubectl gpu clear, or reboot the node", Usable: true, NeverEvicts: true},
+		Remedy: "check the node's disk and the GPU, then clear the fault by kubectl gpu clear, or reboot the node", Commands: []string{"kubectl gpu clear NODE/GPU"}, Usable: true, NeverEvicts: true},
 	{Name: DrainP2P, Cause: "the driver asks to end peer-to-peer work on the GPU",
 		Remedy: "delete the pods that use several GPUs, this one among them", GroupsOnly: true, Usable: true},
 }
@@ -81,6 +83,18 @@ func (s State) RemedyFor(pciAddress string) string {
 	}
 	return strings.ReplaceAll(s.Remedy, "ADDRESS", pciAddress)
 }
+
+// CommandsFor returns the commands with the names of a GPU and its node.
+func (s State) CommandsFor(node, gpu, pciAddress string) (out []string) {
+	names := strings.NewReplacer("ADDRESS", pciAddress, "NODE", node, "GPU", gpu)
+	for _, c := range s.Commands {
+		out = append(out, names.Replace(c))
+	}
+	return out
+}
+
+// drain lets the pods of a node end before its reboot.
+const drain = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
 
 // Lookup returns a state by its name. ok is false for a state that is not about a GPU's health.
 func Lookup(name string) (s State, ok bool) {

@@ -43,6 +43,14 @@ func TestDescribe_EveryState_HasCauseAndRemedy(t *testing.T) {
 		if remedy := s.RemedyFor("0000:1b:00.0"); strings.Contains(remedy, "ADDRESS") {
 			t.Errorf("state %s: %s", value, remedy)
 		}
+		for _, c := range s.Commands {
+			if !strings.Contains(s.Remedy, c) {
+				t.Errorf("state %s: the remedy %q lacks the command %q", value, s.Remedy, c)
+			}
+		}
+		if len(s.Commands) == 0 && (strings.Contains(s.Remedy, "nvidia-smi") || strings.Contains(s.Remedy, "kubectl gpu un")) {
+			t.Errorf("state %s: the remedy %q has a command", value, s.Remedy)
+		}
 		return true
 	})
 	if found != len(States) {

@@ -363,7 +363,7 @@ func (s *Screen) summary() string {
 	free, bad := 0, 0
 	for _, r := range s.all {
 		bad += unhealthy(r)
-		if r.Use == view.Free && unhealthy(r) == 0 {
+		if r.Available() {
 			free++
 		}
 	}

@@ -361,6 +361,7 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 		for _, g := range b.gpus {
 			if s.Device == nil || *s.Device == g.Name {
 				g.addTaint(r.Spec.Taint)
+				g.Rules = append(g.Rules, r.Name)
 			}
 		}
 	}

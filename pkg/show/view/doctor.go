@@ -183,8 +183,8 @@ func (d Diagnosis) rules(out *findings) {
 	for _, r := range d.Rules {
 		s, t := r.Spec.DeviceSelector, r.Spec.Taint
 		if s != nil && ptr.Deref(s.Driver, d.Driver) == d.Driver && t.Effect != resourceapi.DeviceTaintEffectNone {
-			out.add(Note, "DeviceTaintRule "+r.Name, "it taints devices with %s: claims without a toleration do not get them. To end that: kubectl delete devicetaintrule %s",
-				ask.TaintText(resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}), r.Name)
+			out.add(Note, "DeviceTaintRule "+r.Name, "it taints devices with %s: claims without a toleration do not get them. To end that: %s",
+				ask.TaintText(resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}), deleteRule+r.Name)
 		}
 	}
 }
@@ -507,7 +507,7 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 			if free, _ := g.Uncordoned(effect); len(free) > 0 {
 				out.add(Warning, n.Name+"/"+g.Name, "the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied the annotation of the node", len(free))
 			} else {
-				out.add(Note, n.Name+"/"+g.Name, "cordoned by an administrator: no new claim gets it. To end that: kubectl gpu uncordon NODE/GPU")
+				out.add(Note, n.Name+"/"+g.Name, "%s. To end that: kubectl gpu uncordon NODE/GPU", cordonCause)
 			}
 		}
 		if named, all := d.named(g); named > 0 && named < all {
@@ -522,23 +522,16 @@ func (d Diagnosis) unhealthy(out *findings, node string, g GPU) {
 	if g.Health == "" {
 		return
 	}
-	state, known := resourceslices.Describe(g.Health)
-	text := "unhealthy: " + g.Health
-	if known {
-		text += ": " + state.Cause
-	}
-	level, holders := Warning, g.Holders()
+	state, _ := resourceslices.Describe(g.Health)
+	fault := g.fault()
+	text, level, holders := fault.Cause, Warning, g.Holders()
 	if len(holders) > 0 {
 		text += ". Claims that have it: " + strings.Join(holders, ", ")
 		if !state.Usable {
 			level = Problem
 		}
 	}
-	remedy := "see docs/reference/health.md"
-	if known {
-		remedy = state.RemedyFor(g.PCIAddress)
-	}
-	out.add(level, node+"/"+g.Name, "%s. To recover: %s", text, remedy)
+	out.add(level, node+"/"+g.Name, "%s. To recover: %s", text, fault.Text)
 }
 
 // named counts the devices that need a GPU and that rules name, if a rule names the whole GPU.

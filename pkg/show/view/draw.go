@@ -37,7 +37,7 @@ func (d Drawing) Node(n Node) string {
 		if model := strings.TrimPrefix(g.Product, "NVIDIA "); model != "" && !slices.Contains(models, model) {
 			models = append(models, model)
 		}
-		if g.Use == Free && g.Condition() == "ok" {
+		if g.Available() {
 			free++
 		}
 	}

@@ -66,6 +66,8 @@ type GPU struct {
 	Health string `json:"health,omitempty"`
 	// Taints come from a cordon and from DeviceTaintRules.
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
+	// Rules are the names of the DeviceTaintRules that taint the GPU.
+	Rules []string `json:"-"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
 	Allocations []Allocation `json:"allocations,omitempty"`
 	// Devices are all published devices that need this GPU, groups included, sorted by name.
@@ -141,6 +143,10 @@ type Group struct {
 	Members []string `json:"members"`
 	Claim   ClaimRef `json:"claim"`
 }
+
+// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint. Counts of free GPUs
+// count these.
+func (g GPU) Available() bool { return g.Use == Free && g.Condition() == "ok" }
 
 // Holders returns the claims with access to the GPU, each once.
 func (g GPU) Holders() []string {
