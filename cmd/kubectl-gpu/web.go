@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -103,7 +104,8 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 			fmt.Fprintf(f.ErrOut, "note: no browser was opened: %v\n", err)
 		}
 	}
-	err = web.Serve(ctx, listener, web.NewHandler(token, cluster, (&explainer{factory: f}).explain))
+	gauge := &gauge{client: client, namespace: namespace, pods: map[string]corev1.Pod{}}
+	err = web.Serve(ctx, listener, web.NewHandler(token, cluster, (&explainer{factory: f}).explain, gauge.measure))
 	cancel()
 	return errors.Join(err, <-failed)
 }

@@ -111,7 +111,7 @@ func TestWeb_Data_EqualsLs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, g := range gpus {
-		for _, key := range []string{"summary", "condition", "fragmented"} { // Words of the table.
+		for _, key := range []string{"summary", "condition", "fragmented", "free", "remedies"} { // Words of the table.
 			delete(g, key)
 		}
 	}
@@ -191,6 +191,45 @@ func TestWeb_Why_AnswersLikeTheCommand(t *testing.T) {
 	}
 	if diff := cmp.Diff(list.Items[0], answer); diff != "" || answer["result"] != "waits" {
 		t.Errorf("(-kubectl gpu why, +page):\n%s", diff)
+	}
+}
+
+func TestWeb_Use_FiguresOrAReason(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*env)
+		want   string
+	}{
+		"measured": {nil, `{"nodes":{"n1":{"gpu-0000-1b-00-0":{"utilization":0.625,"memoryUsedBytes":21474836480},"gpu-0000-43-00-0":{"memoryUsedBytes":0}}}}`},
+		"no right to proxy": {func(e *env) { e.forbidden[proxyPath("plugin")] = true },
+			`{"missing":{"n1":"you may not get the subresource pods/proxy in namespace system"}}`},
+		"no right to pods": {func(e *env) { e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/team-a/pods"] = true, true },
+			`{"refused":"you may not list the pods of the driver's plugins"}`},
+		"pods of the own namespace": {func(e *env) {
+			e.forbidden[podsPath] = true
+			e.lists["/api/v1/namespaces/team-a/pods"] = e.lists[podsPath]
+		}, `{"nodes":{"n1":{"gpu-0000-1b-00-0":{"utilization":0.625,`},
+		"no plugin":   {func(e *env) { e.lists[podsPath] = corev1.PodList{} }, `{"missing":{"n1":"no plugin of the driver runs on the node"}}`},
+		"a tenant":    {func(e *env) { e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{tenantPod()}} }, `{"missing":{"n1":"no plugin of the driver runs on the node"}}`},
+		"malformed":   {func(e *env) { e.metrics("plugin", "gpu_dra{ 1") }, `{"missing":{"n1":"read the metrics of pod system/plugin`},
+		"not numbers": {func(e *env) { e.metrics("plugin", strings.ReplaceAll(measurements, "0.625", "NaN")) }, `{"nodes":{"n1":{"gpu-0000-1b-00-0":{"memoryUsedBytes":21474836480}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, map[string]string{"n1": "hgx-h100"})
+			e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{driverPod("plugin", "kubelet-plugin", "plugin:1")}}
+			e.metrics("plugin", measurements)
+			if c.change != nil {
+				c.change(e)
+			}
+			url, _ := e.browse("web")
+			response, err := http.Get(url + "api/use?node=n1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if body, err := io.ReadAll(response.Body); err != nil || !strings.HasPrefix(string(body), c.want) {
+				t.Errorf("%v: %s, want %s", err, body, c.want)
+			}
+		})
 	}
 }
 

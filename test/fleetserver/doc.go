@@ -6,5 +6,5 @@
 //
 // It encodes a node's slices once for each profile. A node's own copy is these bytes with its name and its boards'
 // UUIDs, so that the server uses little processor time on the machine of the measured program. It ignores selectors,
-// except for a name.
+// except for a name and the node of pods.
 package fleetserver

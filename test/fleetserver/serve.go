@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,11 +49,21 @@ func (s *Server) find(path string) (target, bool) {
 	return t, true
 }
 
+// proxied returns the pod of a path of the proxy: /api/v1/namespaces/NAMESPACE/pods/http:POD:PORT/proxy/metrics.
+func proxied(path string) (pod string, ok bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if len(parts) < 7 || parts[4] != "pods" || parts[6] != "proxy" {
+		return "", false
+	}
+	name := strings.Split(parts[5], ":")
+	return name[min(1, len(name)-1)], true
+}
+
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
-	if s.Proxy != nil && strings.Contains(r.URL.Path, "/proxy/") {
-		s.Proxy(w, r)
+	if pod, ok := proxied(r.URL.Path); ok && s.Metrics != nil {
+		s.Metrics(w, r, pod)
 		return
 	}
 	t, ok := s.find(r.URL.Path)
@@ -131,6 +143,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) error {
 	}
 	s.mu.Lock()
 	entries, left := t.page(prefix, q.Get("continue"), limit)
+	if node, ok := strings.CutPrefix(q.Get("fieldSelector"), "spec.nodeName="); ok {
+		entries = slices.DeleteFunc(slices.Clone(entries), func(e entry) bool {
+			p, isPod := e.object.(*corev1.Pod)
+			return !isPod || p.Spec.NodeName != node
+		})
+	}
 	meta := metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}
 	s.mu.Unlock()
 	if left > 0 {

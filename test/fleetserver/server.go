@@ -34,8 +34,8 @@ type Write struct {
 type Server struct {
 	// WithoutWatchList rejects lists by watch, as servers before 1.34 do.
 	WithoutWatchList bool
-	// Proxy answers requests through the proxy to pods. Without it they find nothing.
-	Proxy http.HandlerFunc
+	// Metrics serves the metrics of pods, which clients read through the proxy of the API server.
+	Metrics func(w http.ResponseWriter, r *http.Request, pod string)
 
 	collections map[string]*collection
 	stamps      map[string][]*stamp

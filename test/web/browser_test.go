@@ -8,12 +8,15 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +40,7 @@ type page struct {
 	client     *kubernetes.Clientset
 	kubeconfig string
 	url        string
+	server     *os.Process
 
 	mu sync.Mutex
 	// complaints are errors of scripts and of the page's policy.
@@ -72,6 +76,7 @@ func serveCluster(t *testing.T, kubeconfig string) *page {
 	out, err := c.StdoutPipe()
 	must(t, err)
 	must(t, c.Start())
+	p.server = c.Process
 	t.Cleanup(func() {
 		_ = c.Process.Signal(os.Interrupt)
 		if err := c.Wait(); err != nil {
@@ -82,6 +87,19 @@ func serveCluster(t *testing.T, kubeconfig string) *page {
 	must(t, err)
 	p.url = strings.TrimSpace(url)
 	return p
+}
+
+// cpu is the processor time that kubectl gpu web has used.
+func (p *page) cpu() time.Duration {
+	p.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.server.Pid))
+	must(p.t, err)
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):]))
+	user, err := strconv.Atoi(fields[12])
+	must(p.t, err)
+	system, err := strconv.Atoi(fields[13])
+	must(p.t, err)
+	return time.Duration(user+system) * 10 * time.Millisecond // The kernel counts in hundredths of a second.
 }
 
 // open starts a browser with the page.
@@ -163,7 +181,7 @@ func inModel[T any](p *page, expression string) T {
 // shownGPUs returns the GPUs of the page's model as `kubectl gpu ls` prints them.
 func (p *page) shownGPUs() []map[string]any {
 	p.t.Helper()
-	return inModel[[]map[string]any](p, `JSON.parse(JSON.stringify(m.nodes().flatMap((n) => n.gpus), (k, v) => ['summary', 'condition', 'fragmented', 'text'].includes(k) ? undefined : v))`)
+	return inModel[[]map[string]any](p, `JSON.parse(JSON.stringify(m.nodes().flatMap((n) => n.gpus), (k, v) => ['summary', 'condition', 'fragmented', 'free', 'remedies', 'text'].includes(k) ? undefined : v))`)
 }
 
 // ls returns the GPUs of `kubectl gpu ls` without the fields of a Kubernetes object.

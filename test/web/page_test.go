@@ -6,16 +6,11 @@
 package web
 
 import (
-	"context"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/google/go-cmp/cmp"
@@ -26,8 +21,6 @@ import (
 
 	"gpu-dra-driver/test/fleetserver"
 )
-
-var update = flag.Bool("update", false, "write the pictures of docs/web again")
 
 const driver = "gpu.nvidia.com"
 
@@ -93,22 +86,9 @@ func busy(t *testing.T, extra ...*resourceapi.ResourceClaim) *fleetserver.Server
 	return s
 }
 
-// sick taints a GPU and its partitions.
+// sick gives a GPU and its partitions a fault that this version does not know.
 func sick(s *fleetserver.Server, node int, profile, name string) {
-	for i := range 20 {
-		found := false
-		s.ChangeNode(node, profile, i, func(slice *resourceapi.ResourceSlice) {
-			for j := range slice.Spec.Devices {
-				if d := &slice.Spec.Devices[j]; strings.HasPrefix(d.Name, name) {
-					found = true
-					d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: "gpu.nvidia.com/unhealthy", Value: "row-remap", Effect: "NoSchedule"})
-				}
-			}
-		})
-		if found {
-			return
-		}
-	}
+	taint(s, node, profile, name, resourceapi.DeviceTaint{Key: "gpu.nvidia.com/unhealthy", Value: "row-remap", Effect: "NoSchedule"})
 }
 
 func TestPage_BusyCluster_EqualsLs(t *testing.T) {
@@ -201,53 +181,4 @@ func TestPage_Keyboard_ReachesClaimAndReturns(t *testing.T) {
 	p.wait(`document.querySelector('.cards .summary')?.textContent.includes('waits')`)
 	seek("namespace:absent")
 	p.wait(`document.querySelector('.cards .empty')?.textContent.startsWith('The search matches no waiting claim')`)
-}
-
-// TestPage_Pictures_FitAndStaySmall takes the pictures of the documentation. They show the page in each colour scheme, and on a phone.
-func TestPage_Pictures_FitAndStaySmall(t *testing.T) {
-	s := busy(t)
-	p := serve(t, s)
-	sick(s, 1, "hgx-h100", "gpu-0000-d1-00-0")
-	p.open(1280, 800)
-	p.wait(shown)
-	p.wait(`document.querySelector('.bar.unhealthy') !== null`)
-	scheme := func(name string) chromedp.Action[chromedp.Void] {
-		return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-			_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-				Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
-			})
-			return err
-		})
-	}
-	dir := t.TempDir()
-	if *update {
-		dir = "../../docs/web"
-		must(t, os.MkdirAll(dir, 0o755))
-	}
-	for _, c := range []struct {
-		file, scheme  string
-		width, height int64
-		before        string
-	}{
-		{"light.png", "light", 1280, 620, `document.querySelector('[data-gpu="gpu-0000-1b-00-0"]').click()`},
-		{"dark.png", "dark", 1280, 620, `location.hash = ''; document.querySelector('input[value=use]').click()`},
-		{"pending.png", "light", 900, 420, `document.querySelector('#tab-pending').click()`},
-		{"claims.png", "dark", 1280, 620, `document.querySelector('#tab-claims').click()`},
-		{"narrow.png", "light", 400, 760, `document.querySelector('#tab-gpus').click()`},
-	} {
-		p.run(scheme(c.scheme), chromedp.EmulateViewport(c.width, c.height), chromedp.Evaluate[chromedp.Void](c.before))
-		if c.file == "pending.png" {
-			p.wait(`document.querySelector('.cards .summary') !== null`)
-		}
-		eval[int](p, `new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))`)
-		picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-		must(t, err)
-		must(t, os.WriteFile(dir+"/"+c.file, picture, 0o644))
-		if len(picture) > 200_000 {
-			t.Errorf("%s has %d bytes", c.file, len(picture))
-		}
-		if over := eval[int](p, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
-			t.Errorf("%s: the page is %d pixels too wide", c.file, over)
-		}
-	}
 }

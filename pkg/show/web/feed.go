@@ -143,6 +143,9 @@ type gpu struct {
 	Summary    string  `json:"summary"`
 	Condition  string  `json:"condition"`
 	Fragmented float64 `json:"fragmented,omitempty"`
+	// Free means that new claims can get the GPU as a whole.
+	Free     bool          `json:"free,omitempty"`
+	Remedies []view.Remedy `json:"remedies,omitempty"`
 }
 
 type gone struct {
@@ -153,7 +156,11 @@ type gone struct {
 func pageNode(in view.Node) *node {
 	out := &node{Node: in, GPUs: []gpu{}}
 	for _, g := range in.GPUs {
-		out.GPUs = append(out.GPUs, gpu{g, g.Summary(), g.Condition(), g.Fragmentation()})
+		one := gpu{GPU: g, Summary: g.Summary(), Condition: g.Condition(), Fragmented: g.Fragmentation(), Free: g.Available()}
+		if one.Condition != "ok" || g.Use == view.Unpublished {
+			one.Remedies = g.Remedies()
+		}
+		out.GPUs = append(out.GPUs, one)
 	}
 	return out
 }

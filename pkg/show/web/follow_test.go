@@ -191,7 +191,7 @@ func TestServe_ContextEnds_PortIsClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := newTestCluster()
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, NewHandler("T", c, nil)) }()
+	go func() { done <- Serve(ctx, l, NewHandler("T", c, nil, nil)) }()
 	url := URL(l, "T")
 	if !strings.HasPrefix(url, "http://127.0.0.1:") {
 		t.Errorf("the page is at %s", url)
@@ -227,7 +227,7 @@ func TestHandler_Why_AnswerOrStatus(t *testing.T) {
 				"gone": apierrors.NewNotFound(schema.GroupResource{}, "a"), "forbidden": apierrors.NewForbidden(schema.GroupResource{}, "a", nil),
 				"slow": fmt.Errorf("list: %w", context.DeadlineExceeded), "broken": errors.New("broken"),
 			}[name]
-		})
+		}, nil)
 		if w := get(h, "/T/api/why?namespace=team-a&name=a%26b"); w.Code != code {
 			t.Errorf("%s: code %d, want %d", name, w.Code, code)
 		}

@@ -139,7 +139,7 @@ func get(h http.Handler, path string) *httptest.ResponseRecorder {
 }
 
 func TestHandler_Files_HaveTypes(t *testing.T) {
-	h := NewHandler("T", newTestCluster(), nil)
+	h := NewHandler("T", newTestCluster(), nil, nil)
 	for name, want := range map[string]string{
 		"": "text/html; charset=utf-8", "main.js": "text/javascript; charset=utf-8", "base.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml",
 	} {

@@ -30,7 +30,7 @@ type Explain func(ctx context.Context, namespace, name string) (any, error)
 const beat = 10 * time.Second
 
 // NewHandler serves the page of a cluster under a token.
-func NewHandler(token string, c *Cluster, explain Explain) http.Handler {
+func NewHandler(token string, c *Cluster, explain Explain, measure Measure) http.Handler {
 	assets, err := fs.Sub(embedded, "assets")
 	if err != nil {
 		panic(err) // The binary lacks its files.
@@ -47,6 +47,7 @@ func NewHandler(token string, c *Cluster, explain Explain) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer) // The browser may have closed the connection.
 	})
+	mux.Handle("GET /api/use", &meter{measure: measure, nodes: map[string]measured{}})
 	return Guard(token, mux)
 }
 

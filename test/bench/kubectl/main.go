@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) (err error) {
 			}
 		}
 	}
-	s.Proxy = serveMetrics(byPod)
+	s.Metrics = serveMetrics(byPod)
 	s.Add("deviceclasses", &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'",

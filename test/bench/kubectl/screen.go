@@ -80,9 +80,8 @@ func metrics(board string) (string, error) {
 }
 
 // serveMetrics answers requests to the pods of plugins. byPod has the metrics by the pod's name.
-func serveMetrics(byPod map[string]string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		pod, _, _ := strings.Cut(strings.TrimPrefix(path.Base(strings.Split(r.URL.Path, "/proxy/")[0]), "http:"), ":")
+func serveMetrics(byPod map[string]string) func(http.ResponseWriter, *http.Request, string) {
+	return func(w http.ResponseWriter, r *http.Request, pod string) {
 		text, ok := byPod[pod]
 		if !ok {
 			http.NotFound(w, r)

@@ -1,19 +1,29 @@
-// Which class of colour a GPU or a part of it has.
+// Which class of colour a GPU or a part of it has. The legend has the same classes.
 
-import { healthOf, useNames, uses } from './model.js';
+import { healthOf, healths, useNames, useOf, uses } from './model.js';
 import { el } from './dom.js';
-import { number } from './format.js';
+import { number, plural } from './format.js';
 
 const palette = 8;
 const assigned = new Map();
 
+export const kinds = ['namespace', 'use', 'health'];
 export let by = 'namespace';
 export const setBy = (value) => (by = value);
 
-// assign gives colours to namespaces: those with the most GPUs come first, and keep theirs.
+// version changes with the colours of namespaces.
+export let version = 0;
+
+const most = (a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1);
+
+// assign gives colours to namespaces, once all are known: those with the most GPUs come first, and keep theirs.
 export function assign(sums) {
-  for (const [name] of Object.entries(sums).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1))) {
-    if (assigned.size < palette && !assigned.has(name)) assigned.set(name, assigned.size);
+  for (const [name] of Object.entries(sums).sort(most)) {
+    if (assigned.size === palette) return;
+    if (!assigned.has(name)) {
+      assigned.set(name, assigned.size);
+      version++;
+    }
   }
 }
 
@@ -25,25 +35,38 @@ export function ofSegment(gpu, allocation) {
   return ofNamespace(allocation.claim.namespace);
 }
 
-const entries = (sums) => Object.entries(sums);
+// ofRest is the class of the memory of a GPU that no claim has. Only memory that a claim can get looks free.
+export function ofRest(gpu) {
+  const health = healthOf(gpu);
+  if (by === 'health') return `h-${health} rest`;
+  if (health !== 'ok') return `c-${health}`;
+  return useOf(gpu) === 'external' ? 'u-external' : 'u-free';
+}
 
 // legend lists the colours with the number of GPUs of each. A click searches for them.
 export function legend(sums, query, search) {
+  const of = (sums, names, make) => names.filter((n) => sums[n]).map(make);
   let rows;
-  if (by === 'use') rows = uses.filter((u) => sums.use[u]).map((u) => [`u-${u}`, 'use', useNames[u] ?? u, sums.use[u]]);
-  else if (by === 'health') {
-    rows = ['ok', 'unknown', 'tainted', 'unhealthy'].filter((h) => sums.health[h]).map((h) => [`h-${h}`, 'health', h, sums.health[h]]);
+  const closed = of(sums.closed, healths, (h) => [`c-${h}`, `closed:${h}`, `closed: ${h}`, sums.closed[h]]);
+  if (by === 'use') {
+    rows = of(sums.use, uses.filter((u) => u !== 'closed'), (u) => [`u-${u}`, `use:${useNames[u] ?? u}`, useNames[u] ?? u, sums.use[u]]);
+    rows.push(...closed);
+  } else if (by === 'health') {
+    rows = of(sums.health, healths, (h) => [`h-${h}`, `health:${h}`, h, sums.health[h]]);
   } else {
-    const all = entries(sums.namespace).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
-    rows = all.slice(0, 12).map(([n, count]) => [ofNamespace(n), 'namespace', n, count]);
-    if (all.length > 12) rows.push(['nx', '', `${number(all.length - 12)} more`, null]);
-    if (sums.use.free) rows.push(['u-free', 'use', 'free', sums.use.free]);
+    const all = Object.entries(sums.namespace).sort(most), others = all.filter(([n]) => !assigned.has(n)).map(([n]) => n);
+    rows = all.filter(([n]) => assigned.has(n)).map(([n, count]) => [ofNamespace(n), `namespace:${n}`, n, count]);
+    if (others.length > 0) {
+      rows.push(['nx', '', assigned.size > 0 ? plural(others.length, 'other namespace') : plural(others.length, 'namespace'), null, others.slice(0, 40).join(', ')]);
+    }
+    if (sums.use.free) rows.push(['u-free', 'use:free', 'free', sums.use.free]);
+    if (sums.use.external) rows.push(['u-external', 'use:external', 'external', sums.use.external]);
+    rows.push(...closed);
   }
-  return rows.map(([colour, kind, name, count]) => {
-    const term = `${kind}:${name}`.toLowerCase();
-    const on = query.includes(term);
+  return rows.map(([colour, term, name, count, title]) => {
+    const on = query.includes(term.toLowerCase());
     const text = [el('i', { class: `swatch ${colour}` }), name, count === null ? '' : el('b', {}, number(count))];
-    return el('li', {}, kind === '' ? el('span', { class: 'chip' }, text)
+    return el('li', {}, term === '' ? el('span', { class: 'chip', title }, text)
       : el('button', { type: 'button', class: 'chip', 'aria-pressed': String(on), onclick: () => search(term, on) }, text));
   });
 }

@@ -15,12 +15,3 @@ export const byId = (id) => document.getElementById(id);
 
 // address is a link to an object on this page.
 export const address = (kind, ...names) => '#' + [kind, ...names].map(encodeURIComponent).join('/');
-
-export function parsed(hash) {
-  try {
-    const [kind, ...names] = hash.slice(1).split('/').map(decodeURIComponent);
-    return { kind, names };
-  } catch {
-    return { kind: '', names: [] };
-  }
-}

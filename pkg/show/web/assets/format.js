@@ -8,6 +8,7 @@ export function bytes(n) {
 
 export const number = (n) => n.toLocaleString('en');
 export const plural = (n, noun) => `${number(n)} ${noun}${n === 1 ? '' : 's'}`;
+export const percent = (part) => `${Math.round(100 * part)} %`;
 export const model = (product) => (product ?? '').replace(/^NVIDIA /, '');
 
 export function age(created) {

@@ -1,11 +1,16 @@
 // The cluster as the server describes it.
 
+import { model } from './format.js';
+
 export const state = { status: { title: '', driver: '', reading: ['the cluster'] }, nodes: new Map(), claims: new Map(), connected: false, shown: false };
 
 const order = new Intl.Collator('en', { numeric: true });
 let sortedNodes, sortedClaims;
 
 export const keyOf = (ref) => `${ref.namespace}/${ref.name}`;
+
+// complete reports whether the page has all nodes and claims, so that counts of them are right.
+export const complete = () => state.shown && !(state.status.reading ?? []).some((r) => r === 'ResourceSlices' || r === 'ResourceClaims' || r === 'the cluster');
 
 export function apply(line) {
   if (line.reset) {
@@ -15,6 +20,7 @@ export function apply(line) {
     state.shown = false;
   } else if (line.status) {
     state.status = line.status;
+    state.shown = false; // It precedes the nodes and claims of its batch.
   } else if (line.node) {
     if (!state.nodes.has(line.node.name)) sortedNodes = undefined;
     state.nodes.set(line.node.name, describe(line.node));
@@ -43,40 +49,51 @@ export function claims() {
   return sortedClaims.map((key) => state.claims.get(key));
 }
 
-// uses are the uses of a GPU, as kubectl gpu ls names them.
-export const uses = ['free', 'whole', 'shared', 'cut', 'group', 'external', 'unpublished'];
+// uses are the uses of a GPU, as kubectl gpu ls names them. A GPU without a holder that new claims cannot get is not free but
+// closed.
+export const uses = ['free', 'closed', 'whole', 'shared', 'cut', 'group', 'external', 'unpublished'];
 export const useNames = { shared: 'shares', cut: 'partitions' };
+export const useOf = (gpu) => (gpu.use === 'free' && !gpu.free ? 'closed' : gpu.use);
+
+// useText is the use of a GPU in words: that of kubectl gpu ls, but closed if it only looks free.
+export const useText = (gpu) => (useOf(gpu) === 'closed' ? 'closed' : gpu.summary);
+
+export const healths = ['ok', 'unknown', 'tainted', 'unhealthy'];
 export const healthOf = (gpu) => (gpu.health ? 'unhealthy' : gpu.taints?.length ? 'tainted' : gpu.condition === 'unknown' ? 'unknown' : 'ok');
 
-// describe adds the sums of a node, and the text of each GPU that a search looks at.
+// describe adds the sums of a node, its models, and the text of each GPU that a search looks at.
 function describe(node) {
   node.sums = sums();
+  node.models = [...new Set(node.gpus.map((g) => model(g.product)).filter(Boolean))].join(', ') || '–';
   for (const gpu of node.gpus) {
-    const health = healthOf(gpu);
+    const health = healthOf(gpu), use = useOf(gpu);
     const namespaces = [...new Set((gpu.allocations ?? []).map((a) => a.claim.namespace))];
-    add(node.sums.use, gpu.use);
+    add(node.sums.use, use);
     add(node.sums.health, health);
+    if (use === 'closed') add(node.sums.closed, health);
     for (const n of namespaces) add(node.sums.namespace, n);
     node.sums.memory += gpu.memoryBytes ?? 0;
-    if (gpu.use === 'free' && health === 'ok') node.sums.usable++;
-    gpu.text = [
-      `node:${node.name}`, gpu.name, gpu.pciAddress, gpu.uuid ?? '', gpu.product ?? '', `use:${useNames[gpu.use] ?? gpu.use}`,
-      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary,
+    gpu.text = text(
+      `node:${node.name}`, gpu.name, gpu.pciAddress, gpu.uuid ?? '', gpu.product ?? '', `use:${useNames[use] ?? use}`,
+      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary, use === 'closed' ? `closed:${health}` : '',
+      node.incomplete ? 'note:incomplete' : '', node.unreadable ? 'note:unreadable' : '',
       ...namespaces.map((n) => `namespace:${n}`),
       ...(gpu.allocations ?? []).flatMap((a) => [keyOf(a.claim), a.profile ?? '', ...(a.pods ?? []).map((p) => `pod:${p}`)]),
-    ].join('\n').toLowerCase();
+    );
   }
   return node;
 }
 
 // A namespace can have the name of a property that all objects have.
 const counts = () => Object.create(null);
-const sums = () => ({ use: counts(), health: counts(), namespace: counts(), memory: 0, usable: 0 });
+const sums = () => ({ use: counts(), health: counts(), closed: counts(), namespace: counts(), memory: 0 });
 const add = (sums, key) => (sums[key] = (sums[key] ?? 0) + 1);
 
-const claimText = (c) => [
+const text = (...words) => `\n${words.join('\n')}\n`.toLowerCase();
+
+const claimText = (c) => text(
   `namespace:${c.namespace}`, keyOf(c), `state:${c.state}`, c.node ? `node:${c.node}` : '', ...(c.devices ?? []), ...(c.pods ?? []).map((p) => `pod:${p}`),
-].join('\n').toLowerCase();
+);
 
 // total adds up the sums of nodes.
 export function total(of) {
@@ -84,13 +101,15 @@ export function total(of) {
   for (const { gpus, sums } of of) {
     out.gpus += gpus.length;
     out.memory += sums.memory;
-    out.usable += sums.usable;
-    for (const by of ['use', 'health', 'namespace']) {
+    for (const by of ['use', 'health', 'closed', 'namespace']) {
       for (const key in sums[by]) out[by][key] = (out[by][key] ?? 0) + sums[by][key];
     }
   }
   return out;
 }
 
+// exact are the words that match only as a whole: namespace:a does not find namespace:ab.
+const exact = /^(namespace|use|health|closed|state|note):./;
+
 export const words = (query) => query.toLowerCase().split(/\s+/).filter(Boolean);
-export const matches = (text, all) => all.every((w) => text.includes(w));
+export const matches = (text, all) => all.every((w) => text.includes(exact.test(w) ? `\n${w}\n` : w));

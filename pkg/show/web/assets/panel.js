@@ -2,9 +2,11 @@
 
 import { address, byId, el } from './dom.js';
 import { bar } from './bar.js';
+import { command } from './copy.js';
 import { ofNamespace } from './colours.js';
-import { age, bytes, model, noHolder, part, plural } from './format.js';
-import { state } from './model.js';
+import { age, bytes, model, noHolder, part, percent, plural } from './format.js';
+import { state, useText } from './model.js';
+import { ofGPU } from './usage.js';
 import { fill } from './why.js';
 
 const facts = (...rows) => el('dl', { class: 'facts' }, rows.filter(([, value]) => value).map(([name, ...value]) => [el('dt', {}, name), el('dd', {}, ...value)]));
@@ -12,6 +14,19 @@ const claimLink = (c) => el('a', { href: address('claim', c.namespace, c.name) }
 const podLinks = (namespace, pods) => (pods ?? []).map((p, i) => [i > 0 && ', ', el('a', { href: address('pod', namespace, p) }, p)]);
 const gpuLink = (g) => el('a', { href: address('gpu', g.node, g.name) }, `${g.node}/${g.name}`);
 const swatch = (namespace) => el('i', { class: `swatch ${ofNamespace(namespace)}` });
+
+const pixels = 338; // Of a bar in the panel.
+
+// remedies says why new claims do not get a GPU, and what ends that.
+const remedies = (g) => g.remedies?.length > 0 && [el('h3', {}, 'To recover'), g.remedies.map((r) => el('div', { class: 'remedy' },
+  el('p', {}, r.cause, '.'), el('p', { class: 'muted' }, r.text[0].toUpperCase(), r.text.slice(1), '.'), r.commands?.map(command)))];
+
+// measured describes the measured use of a GPU.
+function measured(g) {
+  const u = ofGPU(g);
+  return u && [u.utilization !== undefined && percent(u.utilization),
+    u.memoryUsedBytes !== undefined && `${bytes(u.memoryUsedBytes)} of memory in use`].filter(Boolean).join(', ');
+}
 
 function gpu(nodeName, name) {
   const g = state.nodes.get(nodeName)?.gpus.find((one) => one.name === name);
@@ -23,9 +38,9 @@ function gpu(nodeName, name) {
   return {
     kind: 'GPU', title: g.name,
     content: [
-      bar(g, true),
-      facts(['Use', g.summary], ['Health', el('span', { class: g.condition === 'ok' ? '' : 'bad' }, g.condition)],
-        ['Node', el('a', { href: address('node', g.node) }, g.node)], ['Model', model(g.product)], ['Memory', g.memoryBytes && bytes(g.memoryBytes)],
+      bar(g, pixels), remedies(g),
+      facts(['Use', useText(g)], ['Health', el('span', { class: g.condition === 'ok' ? '' : 'bad' }, g.condition)],
+        ['Utilization', measured(g)], ['Node', el('a', { href: address('node', g.node) }, g.node)], ['Model', model(g.product)], ['Memory', g.memoryBytes && bytes(g.memoryBytes)],
         ['Free slices', slices], ['PCI address', g.pciAddress], ['UUID', g.uuid],
         ['Taints', g.taints?.map((t) => `${t.key}=${t.value ?? ''}:${t.effect}`).join(', ')]),
       el('h3', {}, 'Held by'), holders.length > 0 ? el('ul', { class: 'holders' }, holders) : el('p', { class: 'muted' }, noHolder({ connected: state.connected, ...state.status })),
@@ -39,16 +54,19 @@ function node(name) {
   return {
     kind: 'Node', title: n.name,
     content: [
-      facts(['GPUs', `${n.gpus.length}, ${n.sums.usable} free`], ['Memory', bytes(n.sums.memory)],
+      facts(['GPUs', `${n.gpus.length}, ${n.sums.use.free ?? 0} free`], ['Models', n.models], ['Memory', bytes(n.sums.memory)],
         ['Slices', n.incomplete && 'some are missing, as during an update'], ['Unreadable', n.unreadable && plural(n.unreadable, 'device')]),
       el('ul', { class: 'gpulist' }, n.gpus.map((g) => el('li', {},
-        el('a', { href: address('gpu', n.name, g.name) }, g.name, el('span', { class: 'muted' }, ` ${g.summary}${g.condition === 'ok' ? '' : `, ${g.condition}`}`)),
-        bar(g, true)))),
+        el('a', { href: address('gpu', n.name, g.name) }, g.name, el('span', { class: 'muted' }, ` ${useText(g)}${g.condition === 'ok' ? '' : `, ${g.condition}`}`)),
+        bar(g, pixels)))),
     ],
   };
 }
 
 const gpusOf = (test) => [...state.nodes.values()].flatMap((n) => n.gpus.filter((g) => g.allocations?.some(test)));
+
+// plainName is a name that a shell takes as it is.
+const plainName = /^[a-z0-9.-]+$/;
 
 function claim(namespace, name) {
   const c = state.claims.get(`${namespace}/${name}`);
@@ -63,8 +81,8 @@ function claim(namespace, name) {
         ['Node', c.node && el('a', { href: address('node', c.node) }, c.node)],
         ['Pods', c.pods?.length && podLinks(namespace, c.pods)],
         ['Devices', c.devices?.length && el('ul', {}, c.devices.map((d) => el('li', {}, d, c.unpublished?.includes(d) && el('em', { class: 'bad' }, ' in no slice'))))]),
-      why && [el('h3', {}, 'Why it waits'), why],
-      own.length > 0 && [el('h3', {}, plural(own.length, 'GPU')), el('ul', { class: 'gpulist' }, own.map((g) => el('li', {}, gpuLink(g), bar(g, true))))],
+      why && [el('h3', {}, 'Why it waits'), why, plainName.test(`${namespace}${name}`) && command(`kubectl gpu why claim/${name} -n ${namespace}`)],
+      own.length > 0 && [el('h3', {}, plural(own.length, 'GPU')), el('ul', { class: 'gpulist' }, own.map((g) => el('li', {}, gpuLink(g), bar(g, pixels))))],
     ],
   };
 }
@@ -80,7 +98,7 @@ function pod(namespace, name) {
       el('h3', {}, plural(claims.length, 'claim')),
       el('ul', { class: 'holders' }, claims.map((c) => el('li', {}, swatch(namespace), el('div', {}, claimLink(c), el('div', { class: 'muted' }, (c.devices ?? []).join(', ')))))),
       el('h3', {}, plural(own.length, 'GPU')),
-      el('ul', { class: 'gpulist' }, own.map((g) => el('li', {}, gpuLink(g), bar(g, true)))),
+      el('ul', { class: 'gpulist' }, own.map((g) => el('li', {}, gpuLink(g), bar(g, pixels)))),
     ],
   };
 }
@@ -99,7 +117,7 @@ export function show(kind, names, close) {
   panel.replaceChildren(
     el('header', {}, el('div', {}, el('span', { class: 'kind' }, found.kind), el('h2', {}, found.title)),
       el('button', { type: 'button', class: 'close', 'aria-label': 'Close the details', onclick: close }, '×')),
-    ...found.content.flat().filter(Boolean));
+    ...found.content.flat(Infinity).filter(Boolean));
   panel.scrollTop = scrollTop;
   if (focused) panel.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   return true;
