@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -33,6 +34,9 @@ type Cordons struct {
 	changed      notify.Trigger
 
 	mu sync.Mutex
+	// uid is the Node's, "" until it was read.
+	uid     types.UID
+	deleted bool
 	// cordons is nil until the Node was read.
 	cordons      resourceslices.Cordons
 	reservations resourceslices.Reservations
@@ -69,6 +73,13 @@ func (c *Cordons) Reserved() sets.Set[string] {
 	return reserved
 }
 
+// Owner returns the UID of the Node, "" until it was read, and whether the Node was deleted since.
+func (c *Cordons) Owner() (uid types.UID, deleted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.uid, c.deleted
+}
+
 // Run follows the Node until the context ends.
 func (c *Cordons) Run(ctx context.Context) {
 	defer func() {
@@ -97,7 +108,13 @@ func (c *Cordons) Run(ctx context.Context) {
 			})
 		}
 	})
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: c.set, UpdateFunc: func(_, now any) { c.set(now) }})
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: c.set, UpdateFunc: func(_, now any) { c.set(now) }, DeleteFunc: func(any) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.deleted = true
+		},
+	})
 	informer.RunWithContext(ctx)
 }
 
@@ -122,7 +139,7 @@ func (c *Cordons) set(o any) {
 	}
 	c.mu.Lock()
 	same := c.cordons != nil && maps.Equal(c.cordons, found) && maps.EqualFunc(c.reservations, reservations, time.Time.Equal)
-	c.cordons, c.reservations = found, reservations
+	c.cordons, c.reservations, c.uid, c.deleted = found, reservations, node.UID, false
 	c.mu.Unlock()
 	if !same {
 		c.changed.Fire()

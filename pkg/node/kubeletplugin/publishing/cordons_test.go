@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -29,7 +30,7 @@ import (
 )
 
 func annotated(gpus ...string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: env.Node, Annotations: map[string]string{"other": "yes"}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: env.Node, UID: "node-1", Annotations: map[string]string{"other": "yes"}}}
 	for _, name := range gpus {
 		n.Annotations[resourceslices.CordonAnnotation(env.Driver, name)] = "NoSchedule"
 	}
@@ -72,9 +73,17 @@ func TestCordons_NodeChanges_FollowsItAndKeepsThemWithoutIt(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		owner := func(uid types.UID, deleted bool) {
+			t.Helper()
+			if got, gone := c.Owner(); got != uid || gone != deleted {
+				t.Errorf("the Node has the UID %q, deleted %v, want %q and %v", got, gone, uid, deleted)
+			}
+		}
 		want("the API server refuses", false, 0, 1, false)
+		owner("", false)
 		refused = false
 		want("at the first answer", true, 1, 1, true)
+		owner("node-1", false)
 		n := annotated("gpu-0000-1b-00-0")
 		n.Annotations["other"] = "changed"
 		update(n)
@@ -87,10 +96,14 @@ func TestCordons_NodeChanges_FollowsItAndKeepsThemWithoutIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("the Node is deleted", true, 2, 2, false)
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), annotated(), metav1.CreateOptions{}); err != nil {
+		owner("node-1", true)
+		back := annotated()
+		back.UID = "node-2"
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), back, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		want("the Node is back", true, 0, 2, true)
+		owner("node-2", false)
 		cancel()
 		<-ended
 	})
@@ -129,6 +142,8 @@ type unknownCordons struct{}
 func (unknownCordons) Cordoned() (resourceslices.Cordons, bool) { return nil, false }
 
 func (unknownCordons) Reserved() sets.Set[string] { return nil }
+
+func (unknownCordons) Owner() (types.UID, bool) { return "", false }
 
 func TestNode_CordonsUnknown_PublishesNothing(t *testing.T) {
 	n := newNode(t, NodeOptions{Cordoned: unknownCordons{}})

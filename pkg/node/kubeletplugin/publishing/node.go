@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -63,11 +64,13 @@ type Holders interface {
 	Holders() map[string]string
 }
 
-// Cordoned returns the cordons of the node's GPUs; false while they are unknown.
+// Cordoned follows the Node of the GPUs. Cordoned returns their cordons; false while they are unknown.
 type Cordoned interface {
 	Cordoned() (resourceslices.Cordons, bool)
 	// Reserved returns the addresses of the GPUs that are reserved now.
 	Reserved() sets.Set[string]
+	// Owner returns the UID of the Node, "" until it was read, and whether the Node was deleted since.
+	Owner() (uid types.UID, deleted bool)
 }
 
 // Node builds the node's slices from its GPUs. It is safe for concurrent use.
@@ -242,6 +245,8 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	return out, true
 }
+
+func (n *Node) owner() (uid types.UID, deleted bool) { return n.o.Cordoned.Owner() }
 
 // held returns the held devices, and the GPUs that a plan holds whole. The caller holds n.mu.
 func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.Held, exclusive map[string]bool) {

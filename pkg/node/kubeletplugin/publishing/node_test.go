@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
@@ -66,6 +67,8 @@ type cordons resourceslices.Cordons
 func (c cordons) Cordoned() (resourceslices.Cordons, bool) { return resourceslices.Cordons(c), true }
 
 func (cordons) Reserved() sets.Set[string] { return nil }
+
+func (cordons) Owner() (types.UID, bool) { return "", false }
 
 // newNode makes a Node without held devices, whose reports go to the test's log.
 func newNode(t *testing.T, o NodeOptions) *Node {

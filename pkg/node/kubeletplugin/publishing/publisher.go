@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
@@ -75,6 +76,8 @@ type builder interface {
 	build(features) ([]resourceslice.Slice, bool)
 	// cause returns the cause of a device's unhealthy state, or "".
 	cause(device, state string) string
+	// owner is the Node, see Cordoned.
+	owner() (uid types.UID, deleted bool)
 }
 
 func New(n *Node, o Options) *Publisher { return newPublisher(n, n.Changed, o) }
@@ -143,11 +146,23 @@ func (p *Publisher) Run(ctx context.Context) {
 // succeed starts publishing if this instance is the newest, and stops otherwise.
 func (p *Publisher) succeed(ctx context.Context) {
 	newest, err := p.o.Instance.Newest()
+	node, deleted := p.node.owner()
+	if s := p.session; s != nil {
+		// The garbage collector would delete the slices of a Node that is gone, and the controller create them again, without end.
+		if deleted || s.node != "" && s.node != node {
+			klog.FromContext(ctx).Info("The Node was deleted; nothing is published until it is back")
+			p.retire()
+		} else {
+			s.node = node
+		}
+	}
 	switch {
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Cannot find out whether another instance of the plugin is newer; continuing as before")
+	case deleted:
 	case newest && p.session == nil:
 		p.session = p.startSession(ctx)
+		p.session.node = node
 		// The probe comes first: on a server without counters, overlapping devices must not be published even for a moment.
 		p.probe(ctx)
 		p.version.update(ctx)

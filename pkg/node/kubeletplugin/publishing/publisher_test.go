@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -43,6 +45,8 @@ func (s slicesOf) build(f features) ([]resourceslice.Slice, bool) { return s(f) 
 
 func (slicesOf) cause(_, state string) string { return generalCause(state) }
 
+func (slicesOf) owner() (types.UID, bool) { return "", false }
+
 // oneCause has the same cause for each device.
 type oneCause struct {
 	slicesOf
@@ -50,6 +54,17 @@ type oneCause struct {
 }
 
 func (o oneCause) cause(string, string) string { return o.text }
+
+// ownedBy has a Node, which is deleted while its UID is "".
+type ownedBy struct {
+	builder
+	uid *atomic.Value
+}
+
+func (o ownedBy) owner() (types.UID, bool) {
+	uid, _ := o.uid.Load().(types.UID)
+	return uid, uid == ""
+}
 
 // newTestPublisher publishes to a server that lacks some features.
 func newTestPublisher(t *testing.T, lacks features) testPublisher {
@@ -285,6 +300,56 @@ func TestPublisher_SlicesDeleted_ComeBack(t *testing.T) {
 	}
 	p.expect()
 	p.expect("gpu-0", "monitor-0")
+}
+
+// TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack deletes the slices with the Node, as the garbage collector does. The last Node
+// replaces another one whose deletion was not seen.
+func TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	var node atomic.Value
+	p.node = ownedBy{p.node, &node}
+	serve := func(uid types.UID) {
+		t.Helper()
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: env.Node, UID: uid}}
+		_ = p.Client.CoreV1().Nodes().Delete(t.Context(), env.Node, metav1.DeleteOptions{})
+		if _, err := p.Client.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		node.Store(uid)
+		p.succeed(t.Context())
+		p.expect("gpu-0", "monitor-0")
+		for _, s := range p.Slices() {
+			if got := s.OwnerReferences[0].UID; got != uid {
+				t.Errorf("slice %s belongs to the Node with the UID %q, want %q", s.Name, got, uid)
+			}
+		}
+	}
+	collect := func() {
+		t.Helper()
+		for _, s := range p.Slices() {
+			if err := p.Client.ResourceV1().ResourceSlices().Delete(t.Context(), s.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	serve("node-1")
+	node.Store(types.UID(""))
+	p.succeed(t.Context())
+	collect()
+	if p.session != nil {
+		t.Error("it publishes for a Node that was deleted")
+	}
+	p.succeed(t.Context())
+	p.expect()
+	serve("node-2")
+	was := p.session
+	node.Store(types.UID("node-3"))
+	p.succeed(t.Context())
+	if p.session == was || p.session == nil {
+		t.Error("it goes on for the Node of before")
+	}
+	p.retire()
 }
 
 func TestPublisher_ServerLacksAFeature_NeverSeesWhatNeedsIt(t *testing.T) {

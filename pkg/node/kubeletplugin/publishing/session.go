@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -24,6 +25,7 @@ const (
 
 // session is one run of the library's controller, while this instance is the newest.
 type session struct {
+	node    types.UID // the slices' owner, "" until the Node was read
 	cancel  context.CancelFunc
 	done    chan struct{}
 	updates *notify.Newest[*resourceslice.DriverResources]
