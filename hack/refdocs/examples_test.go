@@ -85,7 +85,7 @@ func TestPages_NamedTests_Exist(t *testing.T) {
 func handwritten(t *testing.T) []string {
 	t.Helper()
 	out := []string{"../../demo/kind/README.md"}
-	for _, folder := range []string{"", "docs", "docs/design", ".github"} {
+	for _, folder := range []string{"", "docs", "docs/design", "docs/recipes", ".github"} {
 		pages, err := filepath.Glob(filepath.Join("../..", folder, "*.md"))
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("no pages in %q: %v", folder, err)
