@@ -87,8 +87,10 @@ func metadataFiles(root string) map[string]string {
 	return out
 }
 
-// driverVariable matches variables of GPU programs, and those in which Jobs, JobSets and LeaderWorkerSets give a pod its rank.
-var driverVariable = regexp.MustCompile(`^(NVIDIA_|CUDA_|NCCL_|LWS_|(JOB_COMPLETION_INDEX|NODE_RANK)$)`)
+// driverVariable matches variables of GPU programs, and those in which Jobs, JobSets, LeaderWorkerSets and the operators of PyTorch,
+// MPI and Ray give a pod its rank or its command.
+var driverVariable = regexp.MustCompile(
+	`^(NVIDIA_|CUDA_|NCCL_|LWS_|PET_|OMPI_|(JOB_COMPLETION_INDEX|NODE_RANK|RANK|WORLD_SIZE|MASTER_ADDR|KUBERAY_GEN_RAY_START_CMD)$)`)
 
 func driverEnv(environ []string) map[string]string {
 	env := map[string]string{}

@@ -62,10 +62,10 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 
 func TestDriverEnv_Ranks_AreReported(t *testing.T) {
 	got := driverEnv([]string{
-		"LWS_WORKER_INDEX=1", "JOB_COMPLETION_INDEX=2", "NODE_RANK=3", "CUDA_VISIBLE_DEVICES=a=b", "JOB_COMPLETION_INDEX_2=4", "PATH=/bin",
+		"LWS_WORKER_INDEX=1", "JOB_COMPLETION_INDEX=2", "NODE_RANK=3", "RANK=4", "PET_NNODES=5", "RANKS=6", "CUDA_VISIBLE_DEVICES=a=b", "JOB_COMPLETION_INDEX_2=4", "PATH=/bin",
 		"MY_NCCL_DEBUG=1",
 	})
-	want := map[string]string{"LWS_WORKER_INDEX": "1", "JOB_COMPLETION_INDEX": "2", "NODE_RANK": "3", "CUDA_VISIBLE_DEVICES": "a=b"}
+	want := map[string]string{"LWS_WORKER_INDEX": "1", "JOB_COMPLETION_INDEX": "2", "NODE_RANK": "3", "RANK": "4", "PET_NNODES": "5", "CUDA_VISIBLE_DEVICES": "a=b"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

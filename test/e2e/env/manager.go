@@ -4,6 +4,7 @@
 package env
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,23 +12,34 @@ import (
 	"strings"
 )
 
-// InstallManager runs the manager of another project, in the namespace <name>-system, and waits until it is ready. config is its
-// configuration.
-//
-// <NAME>_MANAGER is its program and <NAME>_MANIFESTS the directory of its manifests for `kubectl kustomize`.
-// hack/test-ecosystem.sh sets both. The manifests have the configuration in a ConfigMap <name>-manager-config, and its
-// program as /manager.
-func (e *Env) InstallManager(ctx context.Context, name, config string) error {
-	variable := strings.ToUpper(name)
-	manager, manifests := os.Getenv(variable+"_MANAGER"), os.Getenv(variable+"_MANIFESTS")
-	if manager == "" || manifests == "" {
-		return fmt.Errorf("install %s: %s_MANAGER and %[2]s_MANIFESTS are not set: run make test-ecosystem", name, variable)
+// Manager is the manager of another project, for InstallManager. <NAME>_MANAGER is its program, and <NAME>_MANIFESTS the directory of
+// its manifests for `kubectl kustomize`; hack/test-ecosystem.sh sets both. The manifests run the program as /manager.
+type Manager struct {
+	Name string
+	// Namespace is that of the manifests. Default: <name>-system.
+	Namespace string
+	// Container is the name of the container with the program. Default: manager.
+	Container string
+	// Config is the content of controller_manager_config.yaml in the ConfigMap <name>-manager-config of the manifests. Default:
+	// their own.
+	Config string
+	// Component is a directory of the tree with a Component of kustomize, which changes the manifests.
+	Component string
+}
+
+// InstallManager runs the manager of another project and waits until it is ready.
+func (e *Env) InstallManager(ctx context.Context, m Manager) error {
+	variable := strings.ToUpper(m.Name)
+	program, manifests := os.Getenv(variable+"_MANAGER"), os.Getenv(variable+"_MANIFESTS")
+	if program == "" || manifests == "" {
+		return fmt.Errorf("install %s: %s_MANAGER and %[2]s_MANIFESTS are not set: run make test-ecosystem", m.Name, variable)
 	}
-	dir, err := os.MkdirTemp("", name)
+	dir, err := os.MkdirTemp("", m.Name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	namespace := cmp.Or(m.Namespace, m.Name+"-system")
 	// `kubectl kustomize` refuses absolute paths.
 	base, err := filepath.Rel(dir, manifests)
 	if err != nil {
@@ -37,8 +49,27 @@ func (e *Env) InstallManager(ctx context.Context, name, config string) error {
 	if err != nil {
 		return err
 	}
-	text := strings.NewReplacer("[base]", "["+base+"]", "MANAGER", manager, "NAME", name).Replace(string(overlay))
-	for file, content := range map[string]string{"kustomization.yaml": text, "controller_manager_config.yaml": config} {
+	files := map[string]string{"kustomization.yaml": strings.NewReplacer(
+		"[base]", "["+base+"]", "PROGRAM", program, "CONTAINER", cmp.Or(m.Container, "manager"),
+	).Replace(string(overlay))}
+	if m.Config != "" {
+		files["controller_manager_config.yaml"] = m.Config
+		files["kustomization.yaml"] += fmt.Sprintf(`
+configMapGenerator:
+  - name: %s-manager-config
+    namespace: %s
+    behavior: replace
+    files: [controller_manager_config.yaml]
+`, m.Name, namespace)
+	}
+	if m.Component != "" {
+		component, err := filepath.Rel(dir, filepath.Join(e.Tree, m.Component))
+		if err != nil {
+			return err
+		}
+		files["kustomization.yaml"] += fmt.Sprintf("\ncomponents: [%s]\n", component)
+	}
+	for file, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
 			return err
 		}
@@ -47,6 +78,6 @@ func (e *Env) InstallManager(ctx context.Context, name, config string) error {
 		return err
 	}
 	// It waits for the kubelet to refresh the volume of its new certificate, which can take two minutes.
-	_, err = e.Kubectl(ctx, "-n", name+"-system", "rollout", "status", "deployment", "--timeout=240s")
+	_, err = e.Kubectl(ctx, "-n", namespace, "rollout", "status", "deployment", "--timeout=240s")
 	return err
 }

@@ -23,5 +23,5 @@ func installManager(ctx context.Context, t *testing.T, s *env.Env) {
 		must(t, err)
 		config += string(data)
 	}
-	must(t, s.Step("install Kueue", func() error { return s.InstallManager(ctx, "kueue", config) }))
+	must(t, s.Step("install Kueue", func() error { return s.InstallManager(ctx, env.Manager{Name: "kueue", Config: config}) }))
 }

@@ -8,7 +8,6 @@ package recipes
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,13 +54,9 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 		t.Errorf("another claim template was not refused: %v", err)
 	}
 
-	text, err := os.ReadFile(recipe)
-	must(t, err)
 	variant := func(name string, replace ...string) {
-		file := filepath.Join(t.TempDir(), name)
-		changed := strings.NewReplacer(append(replace, "name: training", "name: "+name)...).Replace(string(text))
-		must(t, os.WriteFile(file, []byte(changed), 0o600))
-		apply(ctx, t, file)
+		t.Helper()
+		variant(ctx, t, recipe, "training", name, replace...)
 	}
 	// The second JobSet ends as soon as its pods have looked around.
 	variant("evaluation", "[look, --hold]", "[look]")

@@ -3,13 +3,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recipes runs the shipped images and chart beside the managers of JobSet and LeaderWorkerSet, with the manifests of
-// demo/recipes.
+// Package recipes runs the shipped images and chart beside the managers of JobSet, LeaderWorkerSet and Kubeflow's training operator, with
+// the manifests of demo/recipes.
 package recipes
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,15 +39,26 @@ func TestMain(m *testing.M) {
 		if err := s.Install(ctx, "hgx-h100", 8); err != nil {
 			return err
 		}
-		managers := []string{"jobset", "lws"}
-		return s.Parallel(len(managers), []string{"install JobSet", "install LeaderWorkerSet"}, func(i int) error {
-			return s.InstallManager(ctx, managers[i], fmt.Sprintf(`apiVersion: config.%s.x-k8s.io/v1alpha1
+		managers := []env.Manager{
+			{Name: "jobset", Config: config("jobset")},
+			{Name: "lws", Config: config("lws")},
+			{Name: "training", Namespace: "kubeflow", Container: "training-operator", Component: "test/e2e/recipes/testdata/training"},
+		}
+		var whats []string
+		for _, m := range managers {
+			whats = append(whats, "install "+m.Name)
+		}
+		return s.Parallel(len(managers), whats, func(i int) error { return s.InstallManager(ctx, managers[i]) })
+	})
+}
+
+// config is the configuration of JobSet's or LeaderWorkerSet's manager.
+func config(name string) string {
+	return fmt.Sprintf(`apiVersion: config.%s.x-k8s.io/v1alpha1
 kind: Configuration
 internalCertManagement: {enable: true}
 leaderElection: {leaderElect: false}
-`, managers[i]))
-		})
-	})
+`, name)
 }
 
 // apply waits until the manager's webhooks accept the objects, because a manager can be ready before them.
@@ -97,21 +111,42 @@ type member struct {
 	env   map[string]string
 }
 
-// members waits until a namespace has count pods that run and are not of before, and lists them by name. Each must have a
-// group of size GPUs, which NVLink connects and no other pod has.
+// variant applies a recipe whose object has another name, and other changes.
+func variant(ctx context.Context, t *testing.T, recipe, from, to string, replace ...string) {
+	t.Helper()
+	text, err := os.ReadFile(recipe)
+	must(t, err)
+	file := filepath.Join(t.TempDir(), to)
+	for _, pair := range append(slices.Collect(slices.Chunk(replace, 2)), []string{"name: " + from, "name: " + to}) {
+		changed := bytes.ReplaceAll(text, []byte(pair[0]), []byte(pair[1]))
+		if bytes.Equal(changed, text) {
+			t.Fatalf("%s does not contain %q", recipe, pair[0])
+		}
+		text = changed
+	}
+	must(t, os.WriteFile(file, text, 0o600))
+	apply(ctx, t, file)
+}
+
+// members waits until a namespace has count pods with claims that run and are not of before, and lists them by name. Each must have
+// a group of size GPUs, which NVLink connects and no other pod has.
 func members(ctx context.Context, t *testing.T, namespace string, count, size int, before ...member) []member {
 	t.Helper()
+	var running []corev1.Pod
 	must(t, cluster.Eventually(ctx, "pods of "+namespace, 3*time.Minute, func(context.Context) (bool, string) {
-		all := pods(ctx, t, namespace, "")
-		for _, p := range all {
+		running = pods(ctx, t, namespace, "")
+		running = slices.DeleteFunc(running, func(p corev1.Pod) bool { return len(p.Spec.ResourceClaims) == 0 })
+		for _, p := range running {
 			if p.DeletionTimestamp != nil || slices.ContainsFunc(before, func(m member) bool { return m.UID == p.UID }) {
 				return false, p.Name + " is of before"
 			}
+			if p.Status.Phase != corev1.PodRunning {
+				return false, p.Name + " is " + string(p.Status.Phase)
+			}
 		}
-		return len(all) == count, fmt.Sprintf("there are %d", len(all))
+		return len(running) == count, fmt.Sprintf("there are %d", len(running))
 	}))
-	running, err := cluster.WaitPods(ctx, namespace, count)
-	must(t, err)
+	slices.SortFunc(running, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	var out []member
@@ -138,7 +173,7 @@ func members(ctx context.Context, t *testing.T, namespace string, count, size in
 			}
 			users[g.UUID] = p.Name
 		}
-		view, err := cluster.Inspect(ctx, namespace, p.Name, "probe")
+		view, err := cluster.Inspect(ctx, namespace, p.Name, p.Spec.Containers[0].Name)
 		must(t, err)
 		if got := view.UUIDs(); !slices.Equal(got, want) || len(view.GPUs()) != size {
 			t.Errorf("nvidia-smi in %s lists %v, want %v; its device nodes are %v", p.Name, got, want, view.GPUs())
