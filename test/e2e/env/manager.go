@@ -16,7 +16,7 @@ import (
 // its manifests for `kubectl kustomize`; hack/test-ecosystem.sh sets both. The manifests run the program as /manager.
 type Manager struct {
 	Name string
-	// Namespace is that of the manifests. Default: <name>-system.
+	// Namespace of the manifests. Default: <name>-system.
 	Namespace string
 	// Container is the name of the container with the program. Default: manager.
 	Container string

@@ -34,7 +34,7 @@ type Cordons struct {
 	changed      notify.Trigger
 
 	mu sync.Mutex
-	// uid is the Node's, "" until it was read.
+	// The UID of the Node is "" until it was read.
 	uid     types.UID
 	deleted bool
 	// cordons is nil until the Node was read.
