@@ -37,7 +37,8 @@ func (p Pool) With(kinds ...gpu.Kind) Pool {
 }
 
 // Without returns the pool without some GPUs, as if the node lacked them: also without their partitions and monitor devices,
-// and without the groups that they are in.
+// and without the groups that they are in. All that is gone must be named at once: the pool that is left does not know which of its
+// GPUs stood beside those, and so which form a group.
 func (p Pool) Without(gone map[string]bool) Pool {
 	of := func(d resourceapi.Device) bool {
 		named, err := gpu.ParseName(d.Name)

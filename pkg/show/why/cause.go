@@ -135,9 +135,12 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 
 // beside says why a node that could allocate the claims if it were empty does not have free devices for them.
 func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
-	taken, closed := s.taken(a.Driver), s.closed(a.Driver)
-	free := a.published(s).Without(taken)
-	if text := a.onDemand(ctx, free.Without(closed), claims, causeMore, causeMaybe); text != "" {
+	taken, published := s.taken(a.Driver), a.published(s)
+	gone := s.closed(a.Driver)
+	for g, held := range taken {
+		gone[g] = gone[g] || held
+	}
+	if text := a.onDemand(ctx, published.Without(gone), claims, causeMore, causeMaybe); text != "" {
 		return causeFree + text
 	}
 	if !s.tainted() {
@@ -146,7 +149,7 @@ func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resour
 	if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
 		return causeRest + meaning(a.Taints(ctx, s.Node, claims))
 	}
-	if a.onDemand(ctx, free, tolerant, causeMore, causeMaybe) != "" {
+	if a.onDemand(ctx, published.Without(taken), tolerant, causeMore, causeMaybe) != "" {
 		return causeRest + meaning(s.taints(a.Driver, func(g string) bool { return !taken[g] }))
 	}
 	return CauseHeld

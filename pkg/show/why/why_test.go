@@ -5,6 +5,7 @@ package why_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -278,6 +279,24 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Claim: claim("asked", small, 1)}
 		}, why.Waits, []string{
 			"  - node n1: has free GPUs beside those of other claims, and publishes such devices of them while the claim waits (chart value publish)",
+		}},
+		"free GPUs that form no group": {func(e *env) why.Subject {
+			e.Nodes, e.Slices = nil, nil
+			e.node(e.t, "n8", "hgx-h100", 8)
+			group := e.Classes[0].DeepCopy()
+			group.Name = "nvlink-4.gpu.nvidia.com"
+			group.Spec.Selectors = selectors(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group" && device.attributes["gpu.nvidia.com"].gpuCount == 4`)
+			e.Classes = append(e.Classes, group)
+			for name, at := range map[string]string{"first": "0000:1b:00.0", "fifth": "0000:9d:00.0"} { // One of each half.
+				e.Start(claim(name, gpus, 1, func(q *resourceapi.ExactDeviceRequest) {
+					q.Selectors = selectors(fmt.Sprintf(`device.attributes["resource.kubernetes.io"].pciBusID == %q`, at))
+				}), "n8")
+			}
+			return why.Subject{Claim: claim("asked", group.Name, 1)}
+		}, why.Waits, []string{
+			"  - node n8: other claims hold the devices",
+			"  - claim team-a/fifth (pod fifth, 3 h) must end (wait until it ends); then it fits on n8",
+			"  - claim team-a/first (pod first, 3 h) must end (wait until it ends); then it fits on n8",
 		}},
 		"a free GPU that could be cut, and is unhealthy": {func(e *env) why.Subject {
 			e.publish("n1", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]")
