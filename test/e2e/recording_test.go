@@ -6,16 +6,20 @@
 package e2e
 
 import (
+	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/test/recording"
 )
@@ -32,11 +36,20 @@ var story = []recording.Line{
 	{Text: "# The next pod wants four GPUs that NVLink connects.", Clear: true},
 	{Text: "kubectl apply -f train.yaml", Pause: time.Second / 2},
 	{Text: "kubectl get pods", Pause: 3 * time.Second / 2},
-	{Text: "kubectl gpu why train", Pause: 6 * time.Second, Poster: true},
+	{Text: "kubectl gpu why train", Pause: 6 * time.Second, Poster: true, Before: groupsPublished},
 	{Text: "# The small pod fits elsewhere. Move it:", Clear: true},
 	{Text: "kubectl gpu pack train --evict", Pause: 4 * time.Second},
 	{Text: "kubectl wait --for=condition=Ready pod/train && kubectl get pods", Pause: 5 * time.Second / 2},
 	{Text: "kubectl gpu layout", Clear: true, Pause: 5 * time.Second},
+}
+
+// groupsPublished waits until the node publishes the groups that the pod asks for: kubectl gpu why has another answer before.
+func groupsPublished(ctx context.Context) error {
+	return cluster.Eventually(ctx, "groups of four GPUs", 30*time.Second, func(ctx context.Context) (bool, string) {
+		devices, err := cluster.Devices(ctx, "nvlink-group")
+		return slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return strings.HasPrefix(d.Name, "nvlink-4-") }),
+			fmt.Sprintf("%d groups, %v", len(devices), err)
+	})
 }
 
 // TestRecording_PodWaits_CommandsPrintWhatTheRecordingShows types the commands of the README's recording into a shell on a terminal.
@@ -51,7 +64,7 @@ func TestRecording_PodWaits_CommandsPrintWhatTheRecordingShows(t *testing.T) {
 	_, err = cluster.Kubectl(ctx, "--kubeconfig", kubeconfig, "config", "set-context", "--current", "--namespace=demo-pack")
 	must(t, err)
 	got, err := recording.Record(ctx, recording.Options{
-		Width: 100, Height: 24, Title: "A pod waits for four GPUs. kubectl gpu says why, and makes room.",
+		Width: 100, Height: 26, Title: "A pod waits for four GPUs. kubectl gpu says why, and makes room.",
 		Dir: filepath.Join(cluster.Tree, "demo", "pack"),
 		Env: []string{
 			"PATH=" + filepath.Join(cluster.Tree, "bin") + ":" + filepath.Dir(cluster.KubectlPath) + ":" + os.Getenv("PATH"),

@@ -26,6 +26,8 @@ type Line struct {
 	Clear bool
 	// Poster marks the output as the picture that stands for the session.
 	Poster bool
+	// Before, if it is set, ends before the line is typed. A viewer does not wait for it.
+	Before func(context.Context) error
 }
 
 // Options describe the terminal.
@@ -116,6 +118,11 @@ func (s *session) run(ctx context.Context, lines []Line) error {
 	}
 	s.clock += idle
 	for _, l := range lines {
+		if l.Before != nil {
+			if err := l.Before(ctx); err != nil {
+				return fmt.Errorf("before %s: %w", l.Text, err)
+			}
+		}
 		if l.Clear {
 			s.add(Marker, Scene)
 			if err := s.send(ctx, "\f"); err != nil {
