@@ -164,7 +164,7 @@ func TestSimulator_PodSecurityLevels_OnlyHostPathIsPrivileged(t *testing.T) {
 	}
 	got := renderSimulator(t)
 	node := decode[appsv1.DaemonSet](t, got, "DaemonSet")["gpu-simulator"].Spec.Template.Spec
-	if why := forbidden(api.LevelBaseline, node); why != `hostPath volumes (volume "root")` {
+	if why := forbidden(api.LevelBaseline, node); why != `hostPath volumes (volumes "root", "pod-resources", "cdi")` {
 		t.Errorf("the level baseline forbids the node's pod for %s", why)
 	}
 	if why := forbidden(api.LevelRestricted, decode[batchv1.Job](t, got, "Job")["gpu-simulator-uninstall"].Spec.Template.Spec); why != "" {

@@ -88,15 +88,15 @@ func stand(t *testing.T) (*simtest.DriverRoot, *Loads, *kubelet) {
 	err := r.Update(func(s *engine.State) error {
 		g := &s.GPUs[1]
 		if code := s.SetMIGMode(g, true); code != 0 {
-			return fmt.Errorf("MIG mode: %d", code)
+			return fmt.Errorf("MIG mode: %w", code)
 		}
 		for range 2 {
 			i, code := s.CreateInstance(g, 19, engine.AnyStart)
 			if code != 0 {
-				return fmt.Errorf("instance: %d", code)
+				return fmt.Errorf("instance: %w", code)
 			}
 			if _, code := s.CreateCompute(g, i.ID, 0); code != 0 {
-				return fmt.Errorf("compute instance: %d", code)
+				return fmt.Errorf("compute instance: %w", code)
 			}
 		}
 		parts = g.Instances

@@ -112,6 +112,7 @@ func shape(t *testing.T, c recording.Cast) []string {
 				joined += " " // The line was not broken by the terminal.
 			}
 		}
+		joined = strings.ReplaceAll(joined, ", idle)", ")") // Said once the plugin has measured the pod.
 		screens[i] = strings.Join(strings.Fields(varying.ReplaceAllString(joined, "$1…")), " ")
 	}
 	return screens
