@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "record the session of the README again"
 // storyPath is the checked-in recording, without the ends of its files.
 const storyPath = "docs/recording/pod-waits"
 
-// story is the session that the README shows: a pod waits, kubectl gpu why says why, and kubectl gpu pack makes room.
+// story is the session that the README shows: a pod waits, `kubectl gpu why` says why, and `kubectl gpu pack` makes room.
 var story = []recording.Line{
 	{Text: "# Eight H100: one is held as a whole, another one is cut for a small pod."},
 	{Text: "kubectl gpu layout", Pause: 4 * time.Second},
@@ -43,7 +43,7 @@ var story = []recording.Line{
 	{Text: "kubectl gpu layout", Clear: true, Pause: 5 * time.Second},
 }
 
-// groupsPublished waits until the node publishes the groups that the pod asks for: kubectl gpu why has another answer before.
+// groupsPublished waits until the node publishes the groups that the pod asks for: `kubectl gpu why` has another answer before.
 func groupsPublished(ctx context.Context) error {
 	return cluster.Eventually(ctx, "groups of four GPUs", 30*time.Second, func(ctx context.Context) (bool, string) {
 		devices, err := cluster.Devices(ctx, "nvlink-group")

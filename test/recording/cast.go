@@ -12,7 +12,7 @@ import (
 	"io"
 )
 
-// Cast is a recorded session. Its file has the format asciicast v2, which other players read too.
+// Cast is a recorded session. Its file has the format `asciicast` v2, which other players read too.
 type Cast struct {
 	Width, Height int
 	Title         string
@@ -29,7 +29,7 @@ type Event struct {
 }
 
 const (
-	// Output is what a program wrote to the terminal.
+	// Output marks the text that a program wrote to the terminal.
 	Output = "o"
 	// Marker names a time of the session.
 	Marker = "m"
@@ -78,14 +78,14 @@ func Read(r io.Reader) (c Cast, err error) {
 		if n == 1 {
 			var h header
 			if err := json.Unmarshal(line, &h); err != nil || h.Version != 2 || h.Width <= 0 || h.Height <= 0 {
-				return c, fmt.Errorf("line 1 is no header of asciicast v2: %s", line)
+				return c, fmt.Errorf("line 1 is not a header of asciicast v2: %s", line)
 			}
 			c.Width, c.Height, c.Title = h.Width, h.Height, h.Title
 			continue
 		}
 		var e Event
 		if err := json.Unmarshal(line, &[]any{&e.Time, &e.Kind, &e.Data}); err != nil {
-			return c, fmt.Errorf("line %d is no event: %w", n, err)
+			return c, fmt.Errorf("line %d is not an event: %w", n, err)
 		}
 		c.Events = append(c.Events, e)
 	}

@@ -49,8 +49,8 @@ const (
 // mark is in the prompt, and not shown: the standard sequence for the begin of a prompt.
 const mark = "\x1b]133;A\x07"
 
-// Record types lines into a bash on a terminal of its own, each after the prompt. It returns an error if ctx ends first.
-// The times are those of the session, but for typing, and for pauses of more than idle.
+// Record types lines into a bash on a terminal of its own, each after the prompt. It returns an error if the context
+// ends first. The times are of the session, but for typing, and for pauses of more than idle.
 func Record(ctx context.Context, o Options, lines []Line) (Cast, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -110,7 +110,7 @@ func TestPlay_ClaimTooLarge_DiffersFromHead(t *testing.T) {
 	}
 }
 
-// golden compares a text with a file of testdata.
+// golden compares a text with a file of `testdata`.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".txt")

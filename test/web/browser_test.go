@@ -89,7 +89,7 @@ func serveCluster(t *testing.T, kubeconfig string) *page {
 	return p
 }
 
-// cpu is the processor time that kubectl gpu web has used.
+// cpu is the processor time that `kubectl gpu web` has used.
 func (p *page) cpu() time.Duration {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.server.Pid))

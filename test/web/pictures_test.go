@@ -31,8 +31,8 @@ type picture struct {
 	hash, until string
 }
 
-// problems lists the faults of the map as a person would see them: texts that are cut or that overlap, models that are not
-// shown, and colours of bars that are not in the legend or that stand for two things.
+// problems lists the faults of the map as a person would see them: texts that are cut or that overlap, and models that are not
+// shown. Colours of bars must be in the legend, and stand for one thing.
 const problems = `(() => {
 	const out = [], all = (s, of = document) => [...of.querySelectorAll(s)], view = document.getElementById('view');
 	const box = (e) => e.getBoundingClientRect();

@@ -73,8 +73,8 @@ func TestPage_Address_HoldsTheState(t *testing.T) {
 	is("GPUs |  | namespace | ")
 }
 
-// TestPage_Free_IsOneNumber compares the count of free GPUs in the totals, the heads of rows, the legend and the search, with an
-// unhealthy, a cordoned and an unread GPU that nothing holds.
+// TestPage_Free_IsOneNumber compares the count of free GPUs in the totals, the heads of rows, the legend and the search. Nothing
+// holds an unhealthy, a cordoned and an unread GPU there.
 func TestPage_Free_IsOneNumber(t *testing.T) {
 	s := busy(t)
 	p := serve(t, s)
@@ -194,8 +194,8 @@ func TestPage_UnhealthyGPU_ShowsRemedyAndCopiesCommand(t *testing.T) {
 	if text := eval[string](p, `document.querySelector('#panel .remedy').innerText`); !strings.Contains(text, "the driver asks for a reset of the GPU") {
 		t.Errorf("the remedy is %q", text)
 	}
-	// kubectl gpu doctor has the same words.
-	if out, _ := doctor(p); !strings.Contains(out, command) { // Its exit code is that of a warning.
+	// The command `kubectl gpu doctor` has the same words.
+	if out, _ := doctor(p); !strings.Contains(out, command) { // It exits as for a warning.
 		t.Errorf("kubectl gpu doctor says:\n%s", out)
 	}
 	copied := eval[string](p, `new Promise((done) => {
@@ -213,7 +213,7 @@ func TestPage_UnhealthyGPU_ShowsRemedyAndCopiesCommand(t *testing.T) {
 	}
 }
 
-// doctor returns what kubectl gpu doctor prints about the page's cluster.
+// doctor returns the output of `kubectl gpu doctor` about the page's cluster.
 func doctor(p *page) (string, error) {
 	out, err := command(p.kubeconfig, "doctor").CombinedOutput()
 	return string(out), err

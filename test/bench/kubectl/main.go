@@ -3,7 +3,8 @@
 
 // Command kubectl measures the kubectl plugin with a cluster of thousands of nodes, half of whose GPUs are allocated:
 // processor time, memory and requests of a command. Their floor is a program that only lists the ResourceSlices and
-// claims in pages of protobuf. Of the live screen it measures the first paint, an update and a key.
+// claims in pages of protobuf. It also measures the first paint, an update and a key of
+// the live screen.
 package main
 
 import (

@@ -100,8 +100,8 @@ type screen struct {
 	emulator *vt.Emulator
 }
 
-// watch measures kubectl gpu top --watch: the time to the first screen with GPUs, between two updates and after a key, and the
-// processor's share of a core once the screen stands.
+// watch measures `kubectl gpu top --watch`: the time to the first screen with GPUs, between two updates and after a key. It also
+// measures the share of a core once the screen stands.
 func watch(ctx context.Context, binary, kubeconfig string) (rows []table.Row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
