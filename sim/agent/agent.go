@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,13 +87,15 @@ func (a *Agent) Run(ctx context.Context) error {
 		},
 		DeleteFunc: func(any) { deleted.Store(true) },
 	})
+	var loads sync.WaitGroup
 	if a.Loads != nil {
-		go a.Loads.run(ctx, a.Machine.Root, a.Node, a.Log)
+		loads.Go(func() { a.Loads.run(ctx, a.Machine.Root, a.Node, a.Log) })
 	}
 	retry, last := time.NewTimer(a.Retry), ""
 	for {
 		select {
 		case <-ctx.Done():
+			loads.Wait() // It writes to the machine that the end may remove.
 			return a.end(own.UID, deleted.Load())
 		case <-changed:
 		case <-retry.C:

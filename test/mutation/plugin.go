@@ -460,4 +460,14 @@ var pluginMutations = []Mutation{
 		Old: "		if err == nil {\n			err = shareFile(path)", New: "		if err == nil && path == dir {\n			err = shareFile(path)",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestShareFiles_KernelHasSELinux_ContainersReadFilesOfEarlierReleases",
 	},
+	{
+		Name: "the slices of a deleted Node are written again", File: "pkg/node/kubeletplugin/publishing/publisher.go",
+		Old: "if deleted || s.node", New: "if s.node",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack",
+	},
+	{
+		Name: "free GPUs of two halves of a board are taken for a group", File: "pkg/show/why/cause.go",
+		Old: "published.Without(gone), claims", New: "published.Without(taken).Without(gone), claims",
+		Package: "./pkg/show/why", Test: "TestAsk_Situation_SaysReasonAndCure",
+	},
 }

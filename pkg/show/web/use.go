@@ -124,7 +124,7 @@ func (m *meter) read(ctx context.Context, nodes []string) error {
 	}
 	m.last, m.refused = time.Now(), ""
 	for n, one := range m.nodes {
-		if time.Since(one.at) >= measuredFor {
+		if time.Since(one.at) >= measuredFor+measurePause+measureLimit { // The request can still ask for it.
 			delete(m.nodes, n)
 		}
 	}

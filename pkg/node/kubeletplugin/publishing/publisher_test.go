@@ -55,16 +55,14 @@ type oneCause struct {
 
 func (o oneCause) cause(string, string) string { return o.text }
 
-// ownedBy has a Node, which is deleted while its UID is "".
+// ownedBy has a Node. A deleted one keeps its UID, as in Cordons.
 type ownedBy struct {
 	builder
-	uid *atomic.Value
+	uid     types.UID
+	deleted bool
 }
 
-func (o ownedBy) owner() (types.UID, bool) {
-	uid, _ := o.uid.Load().(types.UID)
-	return uid, uid == ""
-}
+func (o *ownedBy) owner() (types.UID, bool) { return o.uid, o.deleted }
 
 // newTestPublisher publishes to a server that lacks some features.
 func newTestPublisher(t *testing.T, lacks features) testPublisher {
@@ -307,8 +305,8 @@ func TestPublisher_SlicesDeleted_ComeBack(t *testing.T) {
 func TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
-	var node atomic.Value
-	p.node = ownedBy{p.node, &node}
+	node := &ownedBy{builder: p.node, deleted: true}
+	p.node = node
 	serve := func(uid types.UID) {
 		t.Helper()
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: env.Node, UID: uid}}
@@ -316,7 +314,7 @@ func TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack(t *testing.T) {
 		if _, err := p.Client.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		node.Store(uid)
+		node.uid, node.deleted = uid, false
 		p.succeed(t.Context())
 		p.expect("gpu-0", "monitor-0")
 		for _, s := range p.Slices() {
@@ -334,7 +332,7 @@ func TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack(t *testing.T) {
 		}
 	}
 	serve("node-1")
-	node.Store(types.UID(""))
+	node.deleted = true
 	p.succeed(t.Context())
 	collect()
 	if p.session != nil {
@@ -344,7 +342,7 @@ func TestPublisher_NodeDeleted_PublishesNothingUntilItIsBack(t *testing.T) {
 	p.expect()
 	serve("node-2")
 	was := p.session
-	node.Store(types.UID("node-3"))
+	node.uid = "node-3"
 	p.succeed(t.Context())
 	if p.session == was || p.session == nil {
 		t.Error("it goes on for the Node of before")
