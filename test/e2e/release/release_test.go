@@ -58,15 +58,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			return err
 		}
-		if err := c.Node(ctx, "load", probes...); err != nil {
-			return err
-		}
-		return c.Step("install "+first, func() error {
-			if err := install(ctx, first); err != nil {
-				return err
-			}
-			return c.WaitPublished(ctx, 8)
-		})
+		return c.Node(ctx, "load", probes...)
 	})
 }
 
@@ -305,30 +297,6 @@ func seen(ctx context.Context, t *testing.T, pods []corev1.Pod) map[string][]str
 	return found
 }
 
-func TestRelease_NextPatchAndBack_KeepsPods(t *testing.T) {
-	ctx := e2etest.Context(t, 8*time.Minute)
-	waitImages(ctx, t, first)
-	pods := append(run(ctx, t, "nvlink-four"), run(ctx, t, "sharing-mps")...)
-	before := seen(ctx, t, pods)
-
-	must(t, install(ctx, next))
-	waitImages(ctx, t, next)
-	if diff := cmp.Diff(before, seen(ctx, t, pods)); diff != "" {
-		t.Errorf("after the upgrade (-before +after):\n%s", diff)
-	}
-	pods = append(pods, run(ctx, t, "mig-one")...)
-	before = seen(ctx, t, pods)
-
-	_, err := cluster.Run(ctx, "hack/tool.sh", "helm", "rollback", env.Release, "1", "--namespace", env.Namespace, "--wait", "--timeout", "120s")
-	must(t, err)
-	waitImages(ctx, t, first)
-	if diff := cmp.Diff(before, seen(ctx, t, pods)); diff != "" {
-		t.Errorf("after the way back (-before +after):\n%s", diff)
-	}
-	// Pods of both versions end, and others start.
-	seen(ctx, t, run(ctx, t, "one-gpu"))
-}
-
 // kind is a program that loads an archive as kind does, onto the cluster of this test. The images in the archives have the version of
 // the build.
 const kind = `#!/bin/bash
@@ -339,10 +307,10 @@ name=docker.io/gpu-dra-driver/${3%-VERSION-*}
 "$ONENODE" exec --dir "$ONENODE_DIR" -- ctr --address /run/containerd/containerd.sock --namespace k8s.io images tag --force $name:BUILT $name:VERSION
 `
 
-// TestRelease_NotesWithoutRegistry_PodHasAPartition runs the commands of the notes in the directory of the release.
+// TestRelease_NotesWithoutRegistry_PodHasAPartition runs the commands of the notes in the directory of the release. It comes first: a
+// kubelet that has pulled an image does not take the same one as loaded.
 func TestRelease_NotesWithoutRegistry_PodHasAPartition(t *testing.T) {
 	ctx := e2etest.Context(t, 5*time.Minute)
-	must(t, cluster.Uninstall(ctx))
 	dir, programs := filepath.Join(cluster.Dir, "release-"+next, "release-"+next), t.TempDir()
 	notes, err := os.ReadFile(filepath.Join(dir, "notes.md"))
 	must(t, err)
@@ -371,4 +339,34 @@ func TestRelease_NotesWithoutRegistry_PodHasAPartition(t *testing.T) {
 	must(t, cluster.Uninstall(ctx))
 	_, err = cluster.Run(ctx, "hack/tool.sh", "helm", "uninstall", "gpu-simulator", "--namespace", "gpu-simulator", "--wait")
 	must(t, err)
+}
+
+func TestRelease_NextPatchAndBack_KeepsPods(t *testing.T) {
+	ctx := e2etest.Context(t, 8*time.Minute)
+	must(t, cluster.Step("install "+first, func() error {
+		if err := install(ctx, first); err != nil {
+			return err
+		}
+		return cluster.WaitPublished(ctx, 8)
+	}))
+	waitImages(ctx, t, first)
+	pods := append(run(ctx, t, "nvlink-four"), run(ctx, t, "sharing-mps")...)
+	before := seen(ctx, t, pods)
+
+	must(t, install(ctx, next))
+	waitImages(ctx, t, next)
+	if diff := cmp.Diff(before, seen(ctx, t, pods)); diff != "" {
+		t.Errorf("after the upgrade (-before +after):\n%s", diff)
+	}
+	pods = append(pods, run(ctx, t, "mig-one")...)
+	before = seen(ctx, t, pods)
+
+	_, err := cluster.Run(ctx, "hack/tool.sh", "helm", "rollback", env.Release, "1", "--namespace", env.Namespace, "--wait", "--timeout", "120s")
+	must(t, err)
+	waitImages(ctx, t, first)
+	if diff := cmp.Diff(before, seen(ctx, t, pods)); diff != "" {
+		t.Errorf("after the way back (-before +after):\n%s", diff)
+	}
+	// Pods of both versions end, and others start.
+	seen(ctx, t, run(ctx, t, "one-gpu"))
 }
