@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn. Each GPU has a row with bars, and so has each part of it
-// that a claim has.
+// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn. Each GPU has a row with bars, and so has
+// each part of it that a claim has.
 package live
 
 import (

@@ -24,13 +24,19 @@ func openCache(std streams) (cache.Cache, error) {
 	return cache.Cache{Dir: dir, Progress: std.err}, err
 }
 
-// built builds missing programs and returns their directories.
-func built(ctx context.Context, version string, std streams) ([]string, error) {
+// componentsOf returns the cache, and what it holds for a version.
+func componentsOf(ctx context.Context, version string, std streams) (cache.Cache, []recipe.Component, error) {
 	c, err := openCache(std)
 	if err != nil {
-		return nil, err
+		return c, nil, err
 	}
 	components, err := c.Components(ctx, version)
+	return c, components, err
+}
+
+// built builds missing programs and returns their directories.
+func built(ctx context.Context, version string, std streams) ([]string, error) {
+	c, components, err := componentsOf(ctx, version, std)
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +72,7 @@ func fetch(ctx context.Context, version, from string, std streams) error {
 	} else if u, err := url.Parse(from); err != nil || u.Host == "" {
 		return fmt.Errorf("--download %s: give 1, or the URL of a mirror", from)
 	}
-	c, err := openCache(std)
-	if err != nil {
-		return err
-	}
-	components, err := c.Components(ctx, version)
+	c, components, err := componentsOf(ctx, version, std)
 	if err != nil {
 		return err
 	}
@@ -86,11 +88,7 @@ func which(ctx context.Context, args []string, std streams) error {
 	if len(rest) != 1 {
 		return fmt.Errorf("which takes one program, got %d", len(rest))
 	}
-	c, err := openCache(std)
-	if err != nil {
-		return err
-	}
-	components, err := c.Components(ctx, version)
+	c, components, err := componentsOf(ctx, version, std)
 	if err != nil {
 		return err
 	}

@@ -168,7 +168,7 @@ func (c Cache) Entry(ctx context.Context, key, label string, start time.Time, ma
 	if complete() {
 		return entry, nil
 	}
-	fmt.Fprintf(c.Progress, "%s: building\n", label)
+	fmt.Fprintf(c.Progress, "%s: begins\n", label)
 	tmp := filepath.Join(c.Dir, ".building-"+key)
 	// A builder that was killed leaves its directory; the lock keeps other builders out of it.
 	if err := os.RemoveAll(tmp); err != nil {
@@ -182,7 +182,7 @@ func (c Cache) Entry(ctx context.Context, key, label string, start time.Time, ma
 	if err := errors.Join(os.RemoveAll(entry), os.Rename(tmp, entry)); err != nil {
 		return "", err
 	}
-	fmt.Fprintf(c.Progress, "%s: built, %s elapsed\n", label, time.Since(start).Round(time.Second))
+	fmt.Fprintf(c.Progress, "%s: done, %s elapsed\n", label, time.Since(start).Round(time.Second))
 	return entry, nil
 }
 

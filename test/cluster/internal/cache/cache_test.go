@@ -52,7 +52,7 @@ func TestBuild_SeveralBuilders_BuildOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := strings.Count(progress.b.String(), ": built,"); n != 1 {
+	if n := strings.Count(progress.b.String(), ": done,"); n != 1 {
 		t.Errorf("built %d times:\n%s", n, progress.b.String())
 	}
 }

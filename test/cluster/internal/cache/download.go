@@ -59,7 +59,7 @@ func (c Cache) Download(ctx context.Context, s Source, components []recipe.Compo
 		if _, ok := c.Bin(component); ok || len(files) == 0 {
 			continue
 		}
-		label := fmt.Sprintf("[%d/%d] %s %s", i+1, len(components), component.Name, component.Version)
+		label := fmt.Sprintf("[%d/%d] download of %s %s", i+1, len(components), component.Name, component.Version)
 		_, err := c.Entry(ctx, downloaded(component), label, start, func(dir string) error {
 			for _, file := range files {
 				if err := c.fetch(ctx, s, file, filepath.Join(dir, "bin"), label); err != nil {
