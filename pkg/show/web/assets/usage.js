@@ -1,7 +1,8 @@
 // The measured use of the GPUs on screen. The server reads it from the plugins of the nodes that the page asks for, so only a
 // visible page asks, for few nodes at a time. Figures that are not read again soon disappear.
 
-const look = 2_000, pause = 10_000, stale = 30_000, retry = 60_000, most = 32;
+// The server reads for one page at a time, so that an answer can wait for another page's reading.
+const look = 2_000, pause = 10_000, patience = 20_000, stale = 30_000, retry = 60_000, most = 32;
 const known = new Map();
 let refused = '', missing = new Map(), after = 0;
 
@@ -27,7 +28,7 @@ export function note() {
 
 async function ask(nodes) {
   const query = new URLSearchParams(nodes.map((n) => ['node', n]));
-  const response = await fetch(`api/use?${query}`, { cache: 'no-store', signal: AbortSignal.timeout(pause) });
+  const response = await fetch(`api/use?${query}`, { cache: 'no-store', signal: AbortSignal.timeout(patience) });
   if (!response.ok) throw new Error((await response.text()).trim());
   const answer = await response.json(), now = Date.now();
   refused = answer.refused ?? '';
