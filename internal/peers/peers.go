@@ -34,12 +34,13 @@ type Limits struct {
 	// Body limits the body of a request, and Bodies those of all requests together, with the answers that
 	// clients have not read yet.
 	Body, Bodies int64
-	// Time limits a request: to arrive, to wait and to be answered.
+	// Time limits a request: to arrive, to wait and to be answered. Clients should wait no longer.
 	Time time.Duration
 }
 
-// forHeader is the time for a TLS handshake, and for the header of a request that has begun.
-const forHeader = 2 * time.Second
+// forHeader is the time for a TLS handshake, and for the header of a request that has begun. A client on a loaded machine needs
+// seconds for each, and asks in vain if the server waits less than the client does.
+func (l Limits) forHeader() time.Duration { return min(l.Time, 10*time.Second) }
 
 // forIdle is the time for which a connection without a request stays, also before its first one. It is longer than the
 // 90 s of Go's clients, because a request on a connection that the server closes fails.
@@ -52,7 +53,7 @@ const maxHeader = 16 << 10
 func NewServer(h http.Handler, l Limits) *http.Server {
 	return &http.Server{
 		Handler:           &gate{Limits: l, handler: h, requests: map[*request]struct{}{}, running: map[string]int{}},
-		ReadHeaderTimeout: forHeader, WriteTimeout: 2 * l.Time, IdleTimeout: forIdle, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: l.forHeader(), WriteTimeout: 2 * l.Time, IdleTimeout: forIdle, MaxHeaderBytes: maxHeader,
 		ConnContext: func(ctx context.Context, served net.Conn) context.Context {
 			c := connectionOf(served)
 			if c != nil {
@@ -74,12 +75,12 @@ func Listen(address string, l Limits) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listener{Listener: tcp, most: l.Connections, open: map[*connection]struct{}{}}, nil
+	return &listener{Listener: tcp, Limits: l, open: map[*connection]struct{}{}}, nil
 }
 
 type listener struct {
 	net.Listener
-	most int
+	Limits
 
 	mu   sync.Mutex
 	open map[*connection]struct{}
@@ -152,7 +153,7 @@ func (l *listener) add(c *connection) (ended *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[c] = struct{}{}
-	if len(l.open) <= l.most {
+	if len(l.open) <= l.Connections {
 		return nil
 	}
 	of, waiting := map[string]int{}, []*connection{}
@@ -207,12 +208,12 @@ func (c *connection) Read(data []byte) (int, error) {
 	}
 	n, err := c.buffer.Read(data)
 	if n > 0 && (c.state.CompareAndSwap(fresh, arriving) || c.state.CompareAndSwap(idle, arriving)) {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.listener.forHeader())) // The next read shows an error.
 	}
 	return n, err
 }
 
-// SetReadDeadline keeps a fresh connection as long as an idle one: the server would give it forHeader.
+// SetReadDeadline keeps a fresh connection as long as an idle one: the server would give it the time for a header.
 func (c *connection) SetReadDeadline(at time.Time) error {
 	if !c.ready.Load() && (c.secure == nil || c.secure.ConnectionState().HandshakeComplete) {
 		c.state.Store(fresh) // The bytes until now were the handshake's.

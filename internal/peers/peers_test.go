@@ -382,11 +382,11 @@ func TestListen_AtTheLimit_ConnectionThatEnds(t *testing.T) {
 					l.open[add(peer, at, state)] = struct{}{}
 				}
 			}
-			l.most = len(l.open)
+			l.Connections = len(l.open)
 			if ended := names[l.add(add(c.peer, len(c.open[c.peer]), fresh))]; ended != c.want {
 				t.Errorf("the connection %s ended, want %s", ended, c.want)
 			}
-			if len(l.open) != l.most {
+			if len(l.open) != l.Connections {
 				t.Errorf("%d connections are open", len(l.open))
 			}
 		})
@@ -414,9 +414,9 @@ func TestListen_Handshakes_OldestEndsAndKeptConnectionStays(t *testing.T) {
 			for at, state := range append([]int32{idle}, c.others...) {
 				l.open[open(at, state)] = struct{}{}
 			}
-			l.most = len(l.open)
+			l.Connections = len(l.open)
 			for n, want := range c.want {
-				if at := l.add(open(l.most+n, fresh)).answered.Load(); at != int64(want) {
+				if at := l.add(open(l.Connections+n, fresh)).answered.Load(); at != int64(want) {
 					t.Errorf("the connection %d ended, want %d", at, want)
 				}
 			}
@@ -500,6 +500,59 @@ func (k *kept) Write(data []byte) (int, error) {
 func (k *kept) release() error {
 	_, err := k.Conn.Write(k.bytes)
 	return err
+}
+
+// TestServer_ClientIsSlow_AnsweredAsLongAsItWaits has clients on a loaded machine, which pause within a step of a request.
+func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
+	slow := limits
+	slow.Time = 4 * time.Second
+	l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slow, true)
+	// pause takes most of the time of a request. The server must not end the connection.
+	pause := func(t *testing.T, c net.Conn) {
+		t.Helper()
+		_ = c.SetReadDeadline(time.Now().Add(slow.Time - time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("the server ended the connection: %v", err)
+		}
+		_ = c.SetReadDeadline(time.Time{})
+	}
+	text := post("/", "body")
+	for step, sent := range map[string]int{"header": 9, "body": len(text) - 2} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			c := dial("127.0.0.1")
+			if _, err := io.WriteString(c, text[:sent]); err != nil {
+				t.Fatal(err)
+			}
+			pause(t, c)
+			if _, err := io.WriteString(c, text[sent:]); err != nil {
+				t.Fatal(err)
+			}
+			if err := read(c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("handshake", func(t *testing.T) {
+		t.Parallel()
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		k := &kept{Conn: c}
+		over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
+		if _, err := io.WriteString(over, text); err != nil {
+			t.Fatal(err)
+		}
+		pause(t, c)
+		if err := k.release(); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(over); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne also has a client that does not begin its handshake.

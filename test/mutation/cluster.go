@@ -412,8 +412,13 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "half a header keeps its connection as long as an idle one", File: "internal/peers/peers.go",
-		Old: "		_ = c.Conn.SetReadDeadline(time.Now().Add(forHeader)) // The next read shows an error.\n", New: "",
+		Old: "		_ = c.Conn.SetReadDeadline(time.Now().Add(c.listener.forHeader())) // The next read shows an error.\n", New: "",
 		Package: "./internal/peers", Test: "TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne",
+	},
+	{
+		Name: "a server waits less than a slow client", File: "internal/peers/peers.go",
+		Old: "return min(l.Time, 10*time.Second)", New: "return l.Time / 2",
+		Package: "./internal/peers", Test: "TestServer_ClientIsSlow_AnsweredAsLongAsItWaits",
 	},
 	{
 		Name: "a review of any number of parts is decoded", File: "pkg/cluster/controller/webhook.go",
