@@ -24,7 +24,7 @@ suite() {
   ran=1
   # shellcheck disable=SC2086
   phase "e2e-$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "${select[@]}" $packages ${FLAGS:-}
+    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "${select[@]}" $packages ${FLAGS:-}
 }
 # The package e2e mostly waits, so two suites share its tests, each with a cluster of its own. One suite runs what the
 # other one skips; a RUN is for the first.
