@@ -568,7 +568,9 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 		}
 	}
 	both(t, func(t *testing.T, secure bool) {
-		l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limits, secure)
+		quick := limits
+		quick.Time = 2 * time.Second
+		l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quick, secure)
 		t.Run("of the first request", func(t *testing.T) {
 			t.Parallel()
 			ends(t, dial("127.0.0.1"), "G")
