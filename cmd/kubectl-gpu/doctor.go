@@ -5,8 +5,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +20,6 @@ import (
 )
 
 func newDoctor(f *factory) *cobra.Command {
-	verbose := false
 	c := &cobra.Command{
 		Use:   "doctor [NODE...]",
 		Short: "Check the driver, its nodes and claims",
@@ -27,45 +30,121 @@ func newDoctor(f *factory) *cobra.Command {
 			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each subject.\n" +
 			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +
 			"2: a problem, or an invalid command line.",
-		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
+		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1\n  kubectl gpu doctor --watch",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := f.addOutput(c)
-	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "Show also what is ok.")
-	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		all, err := f.diagnosis(ctx, args)
-		if err != nil {
-			return err
+	d := &checkup{output: f.addOutput(c)}
+	c.Flags().BoolVarP(&d.verbose, "verbose", "v", false, "Show also what is ok.")
+	c.Flags().BoolVarP(&d.watch, "watch", "w", false, "Check again and again, and print the findings when they change.")
+	c.Flags().DurationVar(&d.interval, "interval", 10*time.Second, "Least pause between two checks of --watch. After a check that took long, the pause is four times its length.")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		switch {
+		case !d.watch:
+			return d.once(c.Context(), args)
+		case !d.table():
+			return usageError{errors.New("--watch prints tables only")}
+		case d.interval <= 0:
+			return usageError{fmt.Errorf("--interval=%s is not a positive time", d.interval)}
 		}
-		findings := view.Findings(all.Diagnosis, args)
-		var rows []record
-		worst := 0
-		for i, one := range findings {
-			worst = max(worst, one.Level.Weight())
-			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one})
+		return d.again(c.Context(), args)
+	}
+	return c
+}
+
+// checkup finds and prints what is wrong.
+type checkup struct {
+	*output
+	verbose, watch bool
+	interval       time.Duration
+}
+
+func (d *checkup) once(ctx context.Context, args []string) error {
+	findings, err := d.find(ctx, args)
+	if err != nil {
+		return err
+	}
+	return d.show(findings)
+}
+
+func (d *checkup) find(ctx context.Context, args []string) ([]view.Finding, error) {
+	ctx, cancel := d.bounded(ctx, defaultTimeout)
+	defer cancel()
+	all, err := d.diagnosis(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	return view.Findings(all.Diagnosis, args), nil
+}
+
+// ages are times in findings, which change with each check.
+var ages = regexp.MustCompile(`\b([0-9]+[smhdy])+\b`)
+
+// again shows findings whenever they change, until the user leaves. The exit code is that of the last ones.
+func (d *checkup) again(ctx context.Context, args []string) error {
+	quiet, out := *d.factory, *d.output
+	quiet.ErrOut = io.Discard // A note with each check says no more than the findings.
+	out.factory = &quiet
+	silent := &checkup{output: &out}
+	last, shown := "", error(nil)
+	for {
+		began := d.now()
+		findings, err := silent.find(ctx, args)
+		if ctx.Err() != nil {
+			return shown
 		}
-		if o.table() {
-			rows = grouped(findings, verbose)
+		now := fmt.Sprint(err)
+		if err == nil {
+			now = ages.ReplaceAllString(fmt.Sprint(grouped(findings, d.verbose), view.Summary(findings)), "")
 		}
-		if len(rows) > 0 || len(findings) == 0 {
-			if err := o.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
+		if now != last {
+			last = now
+			fmt.Fprintf(d.Out, "%s\n", began.Format(time.TimeOnly))
+			if err == nil {
+				err = d.show(findings)
+			} else {
+				fmt.Fprintf(d.ErrOut, "not checked: %s\n", sentence(err))
+				err = exitCode(1)
+			}
+			var code exitCode
+			if shown = err; err != nil && !errors.As(err, &code) {
 				return err
 			}
 		}
-		if o.table() && len(findings) > 0 {
-			hint := ""
-			if !verbose {
-				hint = " (-v shows them)"
-			}
-			worst := view.GroupFindings(findings)[0].Level
-			fmt.Fprintln(f.Out, worst.Colour().Paint(f.colours(), view.Summary(findings))+hint)
+		select {
+		case <-ctx.Done():
+			return shown
+		case <-time.After(max(d.interval, pauseFor*d.now().Sub(began))):
 		}
-		if worst > 0 {
-			return exitCode(worst)
+	}
+}
+
+func (d *checkup) show(findings []view.Finding) error {
+	var rows []record
+	worst := 0
+	for i, one := range findings {
+		worst = max(worst, one.Level.Weight())
+		rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one})
+	}
+	if d.table() {
+		rows = grouped(findings, d.verbose)
+	}
+	if len(rows) > 0 || len(findings) == 0 {
+		if err := d.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
+			return err
 		}
-		return nil
-	})
-	return c
+	}
+	if d.table() && len(findings) > 0 {
+		hint := ""
+		if !d.verbose {
+			hint = " (-v shows them)"
+		}
+		worst := view.GroupFindings(findings)[0].Level
+		fmt.Fprintln(d.Out, worst.Colour().Paint(d.colours(), view.Summary(findings))+hint)
+	}
+	if worst > 0 {
+		return exitCode(worst)
+	}
+	return nil
 }
 
 // grouped returns a row for each group of equal findings, without those that are ok unless the user wants all.

@@ -1,0 +1,74 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// onWrite does something with each text that is written.
+type onWrite func(text string)
+
+func (do onWrite) Write(p []byte) (int, error) {
+	do(string(p))
+	return len(p), nil
+}
+
+// TestDoctor_Watch_PrintsChangesOnly has a cluster in which a GPU breaks after the third check, the API server fails after the
+// fifth, and the user leaves after the seventh.
+func TestDoctor_Watch_PrintsChangesOnly(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{driverPod("plugin", "kubelet-plugin", "plugin:1"), driverPod("controller", "controller", "controller:1")}}
+	e.runtime("containerd://2.3.7")
+	e.metrics("plugin", "gpu_dra_nvidia_driver_loaded 1\n")
+	e.metrics("controller", "gpu_dra_cluster_nodes 1\n")
+	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+	defer leave()
+	checks := 0
+	e.lists["/version"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch checks++; checks { // It is read last.
+		case 3:
+			e.taint("gpu-0000-1b-00-0", "xid-48")
+		case 5:
+			delete(e.lists, nodesPath)
+		case 7:
+			leave()
+		}
+		_, _ = io.WriteString(w, `{"gitVersion":"v1.37.1"}`)
+	})
+	var out, errOut bytes.Buffer
+	code := run(ctx, []string{"doctor", "--watch", "--interval=1ms", "--kubeconfig=" + e.kubeconfig}, genericiooptions.IOStreams{
+		In: strings.NewReader(""), Out: &out, ErrOut: onWrite(func(text string) {
+			errOut.WriteString(text)
+			e.runtime("containerd://2.3.7")
+		}),
+	})
+	if ctx.Err() == context.DeadlineExceeded || code != 1 {
+		t.Errorf("exit code %d after %d checks, %v", code, checks, ctx.Err())
+	}
+	if n := strings.Count(out.String(), "findings"); n != 3 || strings.Count(out.String(), "1 warning") != 2 || strings.Index(out.String(), "1 warning") < strings.Index(out.String(), "well") {
+		t.Errorf("not one report without a warning and two with one:\n%s", &out)
+	}
+	if text := errOut.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "not checked: ") || !strings.Contains(text, "was not found") {
+		t.Errorf("the errors are %q", text)
+	}
+}
+
+func TestDoctor_WatchOfAnotherFormat_Refused(t *testing.T) {
+	e := start(t, nil)
+	for _, flags := range [][]string{{"-o", "json"}, {"--interval=0"}} {
+		if code, out, errOut := e.kubectl(append([]string{"doctor", "-w"}, flags...)...); code != 2 || out != "" || !strings.HasPrefix(errOut, "error: --") {
+			t.Errorf("%v: exit code %d, %q, %q", flags, code, out, errOut)
+		}
+	}
+}
