@@ -7,10 +7,14 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -23,7 +27,15 @@ type Board struct {
 	Time          struct{ From, To string }
 	Title, UID    string
 	Templating    struct{ List []Variable }
+	Links         []link
 	Panels        []Panel
+}
+
+// link leads to other dashboards. A picture has none.
+type link struct {
+	Title, Type, Icon, Tooltip, URL                string
+	Tags                                           []string
+	AsDropdown, IncludeVars, KeepTime, TargetBlank bool
 }
 
 // Variable is a data source, or the values of a label. All values are selected.
@@ -38,24 +50,101 @@ type Variable struct {
 
 type source struct{ Type, UID string }
 
-// Panel is a graph of ranges or a table of instant values.
+// Panel is a graph of ranges, the newest value as a number, states over time, or a table of instant values.
 type Panel struct {
 	ID                       int
 	Title, Description, Type string
 	Datasource               source
 	GridPos                  struct{ H, W, X, Y int }
 	FieldConfig              struct {
-		Defaults struct {
-			Min  *float64
-			Unit string
-		}
+		Defaults  defaults
 		Overrides []struct{}
 	}
+	Options         options
 	Targets         []Target
 	Transformations []struct {
 		ID      string
-		Options struct{ ExcludeByName map[string]bool }
+		Options struct {
+			ExcludeByName map[string]bool
+			IndexByName   map[string]int
+			RenameByName  map[string]string
+		}
 	}
+}
+
+// defaults are the unit of a panel's values, and their colours and words.
+type defaults struct {
+	Min           *float64
+	Unit, NoValue string
+	Thresholds    struct {
+		Mode  string
+		Steps []struct {
+			Color string
+			Value *float64
+		}
+	}
+	Mappings []struct {
+		Type    string
+		Options map[string]word
+	}
+	Color  struct{ Mode string }
+	Custom struct {
+		ThresholdsStyle        struct{ Mode string }
+		LineWidth, FillOpacity int
+	}
+}
+
+// word is a value in words.
+type word struct {
+	Text, Color string
+	Index       int
+}
+
+// options belong to numbers and timelines. Page draws all of them in one way.
+type options struct {
+	ColorMode, GraphMode, JustifyMode, TextMode, Orientation string
+	ReduceOptions                                            struct {
+		Calcs  []string
+		Fields string
+		Values bool
+	}
+	MergeValues           bool
+	ShowValue, AlignValue string
+	RowHeight             float64
+	Legend                struct {
+		ShowLegend             bool
+		DisplayMode, Placement string
+	}
+	Tooltip struct{ Mode, Sort string }
+}
+
+// The types of panels.
+const (
+	graph    = "timeseries"
+	table    = "table"
+	number   = "stat"
+	timeline = "state-timeline"
+)
+
+// colour returns the colour of a value: that of the last threshold that it reaches.
+func (d defaults) colour(value float64) string {
+	out := "text"
+	for _, s := range d.Thresholds.Steps {
+		if s.Value == nil || value >= *s.Value {
+			out = s.Color
+		}
+	}
+	return palette[out]
+}
+
+// word returns a value in words. ok is false if it has none.
+func (d defaults) word(value float64) (w word, ok bool) {
+	for _, m := range d.Mappings {
+		if w, ok = m.Options[strconv.FormatFloat(value, 'f', -1, 64)]; ok {
+			return w, true
+		}
+	}
+	return word{}, false
 }
 
 // Target is a query of a panel.
@@ -79,15 +168,18 @@ func Parse(data []byte) (*Board, error) {
 		}
 	}
 	for _, p := range b.Panels {
-		table := p.Type == "table"
-		if p.Type != "timeseries" && !table {
+		table := p.Type == table
+		if !slices.Contains([]string{graph, number, timeline}, p.Type) && !table {
 			return nil, fmt.Errorf("%s: %s: panels of the type %s cannot be drawn", b.Title, p.Title, p.Type)
+		}
+		if err := p.check(); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", b.Title, p.Title, err)
 		}
 		if len(units[p.FieldConfig.Defaults.Unit]) == 0 {
 			return nil, fmt.Errorf("%s: %s: the unit %s cannot be drawn", b.Title, p.Title, p.FieldConfig.Defaults.Unit)
 		}
-		if table && len(p.Targets) != 1 {
-			return nil, fmt.Errorf("%s: %s: tables of several queries cannot be drawn", b.Title, p.Title)
+		if p.Type != graph && len(p.Targets) != 1 {
+			return nil, fmt.Errorf("%s: %s: only graphs of several queries can be drawn", b.Title, p.Title)
 		}
 		for _, t := range p.Targets {
 			if t.Instant != table || t.Range == table || (t.Format == "table") != table {
@@ -101,6 +193,41 @@ func Parse(data []byte) (*Board, error) {
 		}
 	}
 	return b, nil
+}
+
+// check finds colours, words and options that Page does not draw.
+func (p Panel) check() error {
+	d := p.FieldConfig.Defaults
+	for i, s := range d.Thresholds.Steps {
+		if palette[s.Color] == "" {
+			return fmt.Errorf("the colour %s cannot be drawn", s.Color)
+		}
+		if (s.Value == nil) != (i == 0) || i > 1 && *s.Value <= *d.Thresholds.Steps[i-1].Value {
+			return errors.New("the first threshold needs no value, the others ascending ones")
+		}
+	}
+	if len(d.Thresholds.Steps) > 0 && d.Thresholds.Mode != "absolute" {
+		return fmt.Errorf("thresholds of the mode %s cannot be drawn", d.Thresholds.Mode)
+	}
+	for _, m := range d.Mappings {
+		for value, w := range m.Options {
+			if palette[w.Color] == "" || m.Type != "value" {
+				return fmt.Errorf("the mapping of %s to the colour %s cannot be drawn", value, w.Color)
+			}
+		}
+	}
+	o := p.Options
+	switch p.Type {
+	case number:
+		if len(d.Thresholds.Steps) == 0 || o.ColorMode != "value" || o.GraphMode != "area" || !slices.Equal(o.ReduceOptions.Calcs, []string{"lastNotNull"}) {
+			return errors.New("a number needs thresholds, the colour of its value, an area and the last value")
+		}
+	case timeline:
+		if len(d.Mappings) == 0 || !o.MergeValues || !o.Legend.ShowLegend {
+			return errors.New("a timeline needs mappings, merged values and a legend")
+		}
+	}
+	return nil
 }
 
 // Values returns the metric and the label whose values a variable of the type query has.
@@ -136,7 +263,7 @@ func (t Target) legend(labels map[string]string) string {
 	})
 }
 
-// columns returns the labels that a table shows, in Grafana's order.
+// columns returns the labels that a table shows, in the order of its transformation and then in Grafana's.
 func (p Panel) columns(rows []named) (out []string) {
 	for _, r := range rows {
 		for label := range r.Labels {
@@ -145,8 +272,29 @@ func (p Panel) columns(rows []named) (out []string) {
 			}
 		}
 	}
-	slices.Sort(out)
+	if !p.excludes(value) {
+		out = append(out, value)
+	}
+	place := func(label string) int {
+		for _, t := range p.Transformations {
+			if n, ok := t.Options.IndexByName[label]; ok {
+				return n
+			}
+		}
+		return math.MaxInt
+	}
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return out
+}
+
+// title returns the head of a column.
+func (p Panel) title(label string) string {
+	for _, t := range p.Transformations {
+		if name, ok := t.Options.RenameByName[label]; ok {
+			return name
+		}
+	}
+	return label
 }
 
 func (p Panel) excludes(label string) bool {

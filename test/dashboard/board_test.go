@@ -50,11 +50,12 @@ func TestPage_ShippedDashboards_DrawEveryPanel(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 			continue
 		}
-		graphs, labels := 0, map[string]string{"Time": "hidden", "claim_namespace": "<b>team-a</b>", "uuid": "GPU-1"}
-		values := 0
+		labels := map[string]string{"Time": "hidden", "claim_namespace": "<b>team-a</b>", "uuid": "GPU-1", "node": "node-1", "device": "gpu-0000-1b-00-0"}
+		count, queries := map[string]int{}, 0
 		for _, p := range b.Panels {
-			if p.Type == "table" && !p.excludes("Value") {
-				values++
+			count[p.Type]++
+			if p.Type == graph {
+				queries += len(p.Targets)
 			}
 		}
 		html, empty := draw(t, b, func(query string, w Window, instant bool) ([]Series, error) {
@@ -64,21 +65,92 @@ func TestPage_ShippedDashboards_DrawEveryPanel(t *testing.T) {
 			if instant {
 				return []Series{{labels, []Point{{Value: 2}}}}, nil
 			}
-			graphs++
 			var points []Point
 			for at := w.From; !at.After(w.To); at = at.Add(w.Step) {
-				points = append(points, Point{float64(at.Unix()), .25})
+				points = append(points, Point{float64(at.Unix()), 1})
 			}
 			return []Series{{labels, points}}, nil
 		})
-		if len(empty) > 0 || graphs == 0 || strings.Count(html, "<polyline") != graphs {
-			t.Errorf("%s: %d graphs have %d lines; empty are %q", file, graphs, strings.Count(html, "<polyline"), empty)
+		for what, want := range map[string]int{"<polyline": queries, `<div class="number"`: count[number], "<table>": count[table], "<section": len(b.Panels)} {
+			if got := strings.Count(html, what); got != want {
+				t.Errorf("%s: the page has %s %d times, not %d; empty are %q", file, what, got, want, empty)
+			}
 		}
-		if strings.Count(html, "<th>Value</th>") != values {
-			t.Errorf("%s: not %d tables have values", file, values)
+		if len(empty) > 0 || count[number] < 6 || (count[timeline] > 0) != strings.Contains(html, "node-1 gpu-0000-1b-00-0</text>") {
+			t.Errorf("%s: empty are %q, panels %v", file, empty, count)
 		}
-		if strings.Count(html, "<section") != len(b.Panels) || strings.Contains(html, "<b>") || strings.Contains(html, "hidden</td>") {
-			t.Errorf("%s: a panel is missing, a name is not escaped or an excluded column is shown:\n%s", file, html)
+		if strings.Contains(html, "<b>") || strings.Contains(html, "hidden</td>") {
+			t.Errorf("%s: a name is not escaped, or an excluded column is shown:\n%s", file, html)
+		}
+		for _, p := range b.Panels {
+			for _, transformed := range p.Transformations {
+				for label := range transformed.Options.IndexByName {
+					if title := p.title(label); title == label || labels[label] != "" && !strings.Contains(html, "<th>"+title+"</th>") {
+						t.Errorf("%s: %s: the column %s has the title %s", file, p.Title, label, title)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPage_Timeline_ShowsWordsAndMergesEqualStates has a GPU that needs a reset for a while, with a gap of scrapes.
+func TestPage_Timeline_ShowsWordsAndMergesEqualStates(t *testing.T) {
+	p := Panel{Title: "health", Type: timeline, Targets: []Target{{LegendFormat: "{{node}}"}}}
+	p.GridPos.W, p.GridPos.H = 24, 9
+	p.FieldConfig.Defaults.Unit = "short"
+	p.FieldConfig.Defaults.Mappings = []struct {
+		Type    string
+		Options map[string]word
+	}{{"value", map[string]word{"0": {"healthy", "green", 0}, "6": {"needs a reset", "red", 6}}}}
+	html, _ := draw(t, &Board{Panels: []Panel{p}}, func(_ string, w Window, _ bool) ([]Series, error) {
+		from := float64(w.From.Unix())
+		return []Series{{map[string]string{"node": "n1"}, []Point{{from, 0}, {from + 60, 0}, {from + 120, 6}, {from + 180, 6}, {from + 240, 0}, {from + 480, 0}}}}, nil
+	})
+	if n := strings.Count(html, "<rect x="); n != 4 {
+		t.Errorf("%d states, not 4", n)
+	}
+	for _, text := range []string{">needs a reset</text>", ">healthy</text>", "</svg>healthy</span> <span>", ">n1</text>"} {
+		if !strings.Contains(html, text) {
+			t.Errorf("the timeline lacks %q:\n%s", text, html)
+		}
+	}
+}
+
+// TestPage_Number_HasColourOfItsThreshold draws a value below, at and above a threshold.
+func TestPage_Number_HasColourOfItsThreshold(t *testing.T) {
+	limit := 1.0
+	for v, want := range map[float64]string{0: palette["green"], 1: palette["red"], 7: palette["red"]} {
+		p := Panel{Title: "n", Type: number, Targets: []Target{{}}}
+		p.FieldConfig.Defaults.Unit = currency
+		p.FieldConfig.Defaults.Thresholds.Steps = []struct {
+			Color string
+			Value *float64
+		}{{"green", nil}, {"red", &limit}}
+		html, _ := draw(t, &Board{Panels: []Panel{p}}, func(_ string, w Window, _ bool) ([]Series, error) {
+			return []Series{{nil, []Point{{float64(w.From.Unix()), 5}, {float64(w.To.Unix()), v}}}}, nil
+		})
+		if text := `color: ` + want + `">` + format(currency, v) + "<"; !strings.Contains(html, text) {
+			t.Errorf("%g is not %q:\n%s", v, text, html)
+		}
+	}
+}
+
+// TestPictures_Documentation_ShowsTheShippedDashboards compares the JSON with that from which the pictures were drawn.
+func TestPictures_Documentation_ShowsTheShippedDashboards(t *testing.T) {
+	const dir = "../../docs/monitoring"
+	sums, err := Sums(filepath.Dir(shipped))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if drawn := read(t, filepath.Join(dir, SumsFile)); drawn != sums {
+		t.Errorf("the pictures in docs/monitoring are older than the dashboards. Draw them again, and look at them: "+
+			"make test-monitoring RUN='/(faults|draw)' FLAGS=-update\ndrawn:\n%snow:\n%s", drawn, sums)
+	}
+	for line := range strings.Lines(sums) {
+		_, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if _, err := os.Stat(filepath.Join(dir, strings.TrimSuffix(name, ".json")+".png")); err != nil {
+			t.Error(err)
 		}
 	}
 }
@@ -87,7 +159,11 @@ func TestParse_UnknownFieldTypeOrUnit_IsAnError(t *testing.T) {
 	files, _ := filepath.Glob(shipped)
 	text := read(t, files[0])
 	for old, changed := range map[string]string{
-		`"type": "table"`:       `"type": "stat"`,
+		`"type": "table"`:       `"type": "gauge"`,
+		`"type": "stat"`:        `"type": "table"`,
+		`"color": "green"`:      `"color": "teal"`,
+		`"mode": "absolute"`:    `"mode": "percentage"`,
+		`"colorMode": "value"`:  `"colorMode": "background"`,
 		`"unit": "percentunit"`: `"unit": "lightyear"`,
 		`"min": 0,`:             `"max": 0,`,
 		`"overrides": []`:       `"overrides": [{"matcher": {"id": "byName"}}]`,
@@ -103,7 +179,7 @@ func TestParse_UnknownFieldTypeOrUnit_IsAnError(t *testing.T) {
 }
 
 func TestPage_GapsAndNaN_BreakLines(t *testing.T) {
-	b := &Board{Panels: []Panel{{Title: "lines", Type: "timeseries", Targets: []Target{{}}}, {Title: "nothing", Type: "timeseries", Targets: []Target{{Expr: "no"}}}}}
+	b := &Board{Panels: []Panel{{Title: "lines", Type: graph, Targets: []Target{{}}}, {Title: "nothing", Type: graph, Targets: []Target{{Expr: "no"}}}}}
 	b.Panels[0].FieldConfig.Defaults.Unit = "short"
 	html, empty := draw(t, b, func(query string, w Window, _ bool) ([]Series, error) {
 		from := float64(w.From.Unix())
@@ -126,7 +202,7 @@ func TestFormat_Units_HaveMultiples(t *testing.T) {
 	}{
 		{"short", 3, "3"}, {"short", 1500, "1.5 K"}, {"percentunit", .255, "25.5%"}, {"bytes", 80 * 1 << 30, "80 GiB"}, {"bytes", 0, "0 B"},
 		{"s", .0042, "4.2 ms"}, {"s", 90, "1.5 min"}, {"watt", 1234, "1.23 kW"}, {"celsius", 41, "41 °C"}, {"none", 0.0123456, "0.0123"},
-		{"binBps", 1 << 21, "2 MiB/s"},
+		{"binBps", 1 << 21, "2 MiB/s"}, {currency, 2.5, "$2.5"}, {currency, 3200, "$3.2K"},
 	} {
 		if got := format(c.unit, c.value); got != c.want {
 			t.Errorf("%g %s is %q, not %q", c.value, c.unit, got, c.want)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -50,6 +51,12 @@ func (b *Board) Size() (int, int) {
 	return width, titles + rows*rowHeight + gap
 }
 
+// palette has Grafana's named colours, as a light page shows them.
+var palette = map[string]string{
+	"text": "#24292e", "green": "#37872D", "yellow": "#d6a500", "orange": "#FF780A", "red": "#E02F44", "purple": "#A352CC",
+	"light-orange": "#FFB357", "dark-orange": "#FA6400", "light-red": "#FF7383", "dark-red": "#AD0317",
+}
+
 // colors are the first of Grafana's classic palette.
 var colors = []string{
 	"#7EB26D", "#EAB839", "#6ED0E0", "#EF843C", "#E24D42", "#1F78C1", "#BA43A9", "#705DA0", "#508642", "#CCA300", "#447EBC", "#C15C17",
@@ -63,6 +70,12 @@ type (
 		Dots        [][2]string
 	}
 	tick struct{ At, Text string }
+	// band is a series of a timeline, with its states from left to right.
+	band struct {
+		Name, Top, Height, Middle string
+		States                    []state
+	}
+	state struct{ Left, Width, Color, Text string }
 	// box is a panel with the places of its parts in pixels.
 	box struct {
 		Panel
@@ -70,10 +83,14 @@ type (
 		PlotLeft, PlotWidth, PlotHeight, Low int
 		Across, Down                         []tick
 		Lines, Legend                        []line
+		Limits                               []line
 		More                                 int
 		Columns                              []string
 		Rows                                 [][]string
-		Empty                                bool
+		// A number has Value and Area, a timeline Bands.
+		Value, Color, Area string
+		Bands              []band
+		Empty              bool
 	}
 )
 
@@ -102,8 +119,12 @@ func (b *Board) Page(w io.Writer, window Window, ask Ask) (empty []string, err e
 		switch {
 		case len(lines) == 0:
 			x.Empty, empty = true, append(empty, p.Title)
-		case p.Type == "table":
+		case p.Type == table:
 			x.table(lines)
+		case p.Type == number:
+			x.number(lines[0], window)
+		case p.Type == timeline:
+			x.timeline(lines, window)
 		default:
 			x.graph(lines, window)
 		}
@@ -126,19 +147,83 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%.0fs", d.Seconds()) 
 const value = "Value"
 
 func (x *box) table(rows []named) {
-	x.Columns = x.columns(rows)
+	columns := x.columns(rows)
 	for _, r := range rows {
 		var cells []string
-		for _, c := range x.Columns {
-			cells = append(cells, r.Labels[c])
-		}
-		if !x.excludes(value) {
-			cells = append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value))
+		for _, c := range columns {
+			if c == value {
+				cells = append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value))
+			} else {
+				cells = append(cells, r.Labels[c])
+			}
 		}
 		x.Rows = append(x.Rows, cells)
 	}
-	if !x.excludes(value) {
-		x.Columns = append(x.Columns, value)
+	for _, c := range columns {
+		x.Columns = append(x.Columns, x.title(c))
+	}
+}
+
+// number shows the last value, over its past as an area.
+func (x *box) number(n named, w Window) {
+	var points []Point
+	high := 0.0
+	for _, p := range n.Points {
+		if p.finite() {
+			points, high = append(points, p), max(high, p.Value)
+		}
+	}
+	last := points[len(points)-1].Value
+	x.Value, x.Color = format(x.FieldConfig.Defaults.Unit, last), x.FieldConfig.Defaults.colour(last)
+	const height = 22
+	from, to := float64(w.From.Unix()), float64(w.To.Unix())
+	x.PlotWidth, x.PlotHeight = x.Width-2, height
+	across := func(t float64) string { return pixels((t - from) / (to - from) * float64(x.PlotWidth)) }
+	var area strings.Builder
+	fmt.Fprintf(&area, "%s,%d ", across(points[0].Time), height)
+	for _, p := range points {
+		fmt.Fprintf(&area, "%s,%s ", across(p.Time), pixels(height*(1-p.Value/max(high, 1e-9))))
+	}
+	fmt.Fprintf(&area, "%s,%d", across(points[len(points)-1].Time), height)
+	x.Area = area.String()
+}
+
+// timeline draws a band for each series. Equal neighbours are one state.
+func (x *box) timeline(lines []named, w Window) {
+	const names, legend = 220, legendRow
+	d := x.FieldConfig.Defaults
+	x.PlotLeft, x.PlotWidth = names, x.Width-names-3*gap
+	x.PlotHeight = x.Height - header - gap - axis - legend
+	x.Low = x.PlotHeight + axis - 4
+	x.times(w)
+	step := float64(x.PlotHeight) / float64(len(lines))
+	from, to := float64(w.From.Unix()), float64(w.To.Unix())
+	across := func(t float64) float64 { return names + (t-from)/(to-from)*float64(x.PlotWidth) }
+	seen := map[string]line{}
+	for i, l := range lines {
+		b := band{Name: l.name, Top: pixels(float64(i)*step + step*.08), Height: pixels(step * .84), Middle: pixels(float64(i)*step + step/2)}
+		for at := 0; at < len(l.Points); {
+			end := at
+			for end < len(l.Points) && l.Points[end].Value == l.Points[at].Value && (end == at || l.Points[end].Time-l.Points[end-1].Time <= 1.5*w.Step.Seconds()) {
+				end++
+			}
+			left := across(l.Points[at].Time)
+			right := min(across(l.Points[end-1].Time+w.Step.Seconds()), across(to))
+			s := state{Left: pixels(left), Width: pixels(right - left), Color: d.colour(l.Points[at].Value), Text: format(d.Unit, l.Points[at].Value)}
+			if known, ok := d.word(l.Points[at].Value); ok {
+				s.Color, s.Text = palette[known.Color], known.Text
+				seen[fmt.Sprintf("%03d", known.Index)] = line{Color: s.Color, Name: s.Text}
+			}
+			if letter*float64(len(s.Text)) > right-left-6 || step < 12 {
+				s.Text = ""
+			}
+			b.States = append(b.States, s)
+			at = end
+		}
+		x.Bands = append(x.Bands, b)
+	}
+	for _, key := range slices.Sorted(maps.Keys(seen)) {
+		x.Legend = append(x.Legend, seen[key])
 	}
 }
 
@@ -166,16 +251,12 @@ func (x *box) graph(lines []named, w Window) {
 	for i, v := range values {
 		x.Down = append(x.Down, tick{down(v), labels[i]})
 	}
-	distance := w.To.Sub(w.From) / 6
-	for _, d := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour} {
-		if distance <= d {
-			distance = d
-			break
+	for _, t := range x.FieldConfig.Defaults.Thresholds.Steps {
+		if t.Value != nil && *t.Value > bottom && *t.Value <= top && x.FieldConfig.Defaults.Custom.ThresholdsStyle.Mode == "line" {
+			x.Limits = append(x.Limits, line{Color: palette[t.Color], Name: down(*t.Value)})
 		}
 	}
-	for t := w.From.Truncate(distance).Add(distance); t.Before(w.To); t = t.Add(distance) {
-		x.Across = append(x.Across, tick{across(float64(t.Unix())), t.UTC().Format("15:04")})
-	}
+	x.times(w)
 	for i, l := range lines {
 		drawn := line{Color: colors[i%len(colors)]}
 		var run [][2]string
@@ -202,6 +283,21 @@ func (x *box) graph(lines []named, w Window) {
 		}
 		end()
 		x.Lines = append(x.Lines, drawn)
+	}
+}
+
+// times marks times below a graph or a timeline.
+func (x *box) times(w Window) {
+	from, to := float64(w.From.UnixMilli())/1000, float64(w.To.UnixMilli())/1000
+	distance := w.To.Sub(w.From) / 6
+	for _, d := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour} {
+		if distance <= d {
+			distance = d
+			break
+		}
+	}
+	for t := w.From.Truncate(distance).Add(distance); t.Before(w.To); t = t.Add(distance) {
+		x.Across = append(x.Across, tick{pixels(float64(x.PlotLeft) + (float64(t.Unix())-from)/(to-from)*float64(x.PlotWidth)), t.UTC().Format("15:04")})
 	}
 }
 
@@ -240,13 +336,23 @@ h2 span { color: #888; font-weight: normal; }
 table { width: 100%; border-collapse: collapse; table-layout: fixed; font-size: 10px; }
 th, td { overflow: hidden; padding: 4px 8px; border-top: 1px solid #eee; text-align: left; text-overflow: ellipsis; white-space: nowrap; }
 th { color: #1f62e0; }
+.number { text-align: center; font-size: 26px; font-weight: bold; line-height: 44px; }
 .none { text-align: center; line-height: 100px; color: #888; }
 </style>
 <h1>{{.Title}}</h1>
 <p>{{range .Templating.List}}{{if eq .Type "query"}}{{.Name}}: {{.Current.Text}} · {{end}}{{end}}{{.From}} to {{.To}} UTC</p>
 {{range .Boxes}}<section style="left: {{.Left}}px; top: {{.Top}}px; width: {{.Width}}px; height: {{.Height}}px">
-<h2>{{.Title}} <span>{{.Description}}</span></h2>
-{{if .Empty}}<div class="none">No data</div>
+<h2>{{.Title}}{{if not .Value}} <span>{{.Description}}</span>{{end}}</h2>
+{{if .Empty}}<div class="none">{{or .FieldConfig.Defaults.NoValue "No data"}}</div>
+{{else if .Value}}<div class="number" style="color: {{.Color}}">{{.Value}}</div>
+<svg width="{{.PlotWidth}}" height="{{.PlotHeight}}" style="position: absolute; left: 0; bottom: 0"><polygon points="{{.Area}}" fill="{{.Color}}" opacity="0.18"/></svg>
+{{else if .Bands}}{{$x := .}}<svg width="{{.Width}}" height="{{.Low}}" style="display: block; padding: 4px 0; overflow: visible" font-size="10" fill="#555">
+{{range .Bands}}{{$b := .}}<text x="{{$x.PlotLeft}}" y="{{.Middle}}" dx="-6" dy="3" text-anchor="end">{{.Name}}</text>
+{{range .States}}<rect x="{{.Left}}" y="{{$b.Top}}" width="{{.Width}}" height="{{$b.Height}}" fill="{{.Color}}"/>` +
+	`<text x="{{.Left}}" y="{{$b.Middle}}" dx="4" dy="3" fill="#fff">{{.Text}}</text>
+{{end}}{{end}}{{range .Across}}<text x="{{.At}}" y="{{$x.Low}}" text-anchor="middle">{{.Text}}</text>
+{{end}}</svg>
+<div class="legend">{{range .Legend}}<span><svg width="10" height="8"><rect width="10" height="8" fill="{{.Color}}"/></svg>{{.Name}}</span> {{end}}</div>
 {{else if .Rows}}<table><tr>{{range .Columns}}<th>{{.}}</th>{{end}}</tr>
 {{range .Rows}}<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>
 {{end}}</table>
@@ -255,6 +361,7 @@ th { color: #1f62e0; }
 	`<text x="{{$x.PlotLeft}}" y="{{.At}}" dx="-6" dy="3" text-anchor="end">{{.Text}}</text>
 {{end}}{{range .Across}}<path d="M{{.At}} 0v{{$x.PlotHeight}}" stroke="#e4e4e4"/>` +
 	`<text x="{{.At}}" y="{{$x.Low}}" text-anchor="middle">{{.Text}}</text>
+{{end}}{{range .Limits}}<path d="M{{$x.PlotLeft}} {{.Name}}h{{$x.PlotWidth}}" stroke="{{.Color}}" stroke-dasharray="6 3"/>
 {{end}}{{range .Lines}}{{$l := .}}{{range .Paths}}<polyline points="{{.}}" fill="none" stroke="{{$l.Color}}" stroke-width="1.3"/>
 {{end}}{{range .Dots}}<circle cx="{{index . 0}}" cy="{{index . 1}}" r="2" fill="{{$l.Color}}"/>
 {{end}}{{end}}</svg>

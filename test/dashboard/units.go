@@ -17,6 +17,9 @@ type scale struct {
 
 const kib = 1024
 
+// currency is a unit whose symbol stands before the value.
+const currency = "currencyUSD"
+
 // units are Grafana's units that the dashboards use, with their multiples in ascending order.
 var units = map[string][]scale{
 	"none":        {{1, ""}},
@@ -26,6 +29,7 @@ var units = map[string][]scale{
 	"celsius":     {{1, " °C"}},
 	"bytes":       {{1, " B"}, {kib, " KiB"}, {kib * kib, " MiB"}, {kib * kib * kib, " GiB"}, {kib * kib * kib * kib, " TiB"}},
 	"binBps":      {{1, " B/s"}, {kib, " KiB/s"}, {kib * kib, " MiB/s"}, {kib * kib * kib, " GiB/s"}},
+	currency:      {{1, ""}, {1e3, "K"}, {1e6, "M"}},
 	"s":           {{1e-6, " µs"}, {1e-3, " ms"}, {1, " s"}, {60, " min"}, {3600, " h"}},
 }
 
@@ -44,6 +48,9 @@ func scaleOf(unit string, value float64) scale {
 // format returns a value with three significant digits or more.
 func format(unit string, value float64) string {
 	s := scaleOf(unit, value)
+	if unit == currency {
+		return "$" + decimals(value/s.size, 2) + s.suffix
+	}
 	return decimals(value/s.size, 2) + s.suffix
 }
 
@@ -79,6 +86,9 @@ func ticks(unit string, low, high float64) (values []float64, labels []string) {
 		text := "0"
 		if i != 0 {
 			text = strconv.FormatFloat(math.Round(i*step*1e9)/1e9, 'f', -1, 64)
+		}
+		if unit == currency {
+			text = "$" + text
 		}
 		labels = append(labels, text+s.suffix)
 	}

@@ -22,8 +22,8 @@ const (
 	reference = "../../docs/reference/metrics.md"
 )
 
-// targetLabels are the labels that Prometheus adds to each series, and that of buckets.
-var targetLabels = []string{"instance", "job", "le"}
+// targetLabels are the labels that Prometheus adds to each series, that of buckets, and that of a Prometheus of several clusters.
+var targetLabels = []string{"instance", "job", "le", "cluster"}
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -117,6 +117,14 @@ func checkQuery(t *testing.T, where, query string, known map[string][]string) {
 		}
 	}
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if call, ok := n.(*parser.Call); ok && call.Func.Name == "label_join" {
+			if made, ok := call.Args[1].(*parser.StringLiteral); ok {
+				labels = append(labels, made.Val)
+			}
+		}
+		return nil
+	})
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
 		switch e := n.(type) {
 		case *parser.AggregateExpr:
 			check(e.Grouping)
@@ -203,7 +211,7 @@ func TestDashboards_Queries_AskForKnownMetrics(t *testing.T) {
 			if q, ok := v.Query.(map[string]any); ok && v.Type == "query" {
 				text, _ := q["query"].(string)
 				metric, label, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "label_values("), ")"), ", ")
-				if !slices.Contains(known[metric], label) {
+				if !slices.Contains(append(known[metric], targetLabels...), label) {
 					t.Errorf("%s: variable %s: %s", board.file, v.Name, text)
 				}
 			}
@@ -240,6 +248,9 @@ func TestDashboards_Measurements_AreShown(t *testing.T) {
 	}
 }
 
+// allOf chooses all values of variables, as the unit tests of promtool do.
+var allOf = strings.NewReplacer("$node", ".*", "$cluster", ".*")
+
 // TestDashboards_UpgradeOfPlugin_RecordsCountOnce: two plugins serve the records of a node. The unit tests of promtool run
 // the query.
 func TestDashboards_UpgradeOfPlugin_RecordsCountOnce(t *testing.T) {
@@ -247,11 +258,11 @@ func TestDashboards_UpgradeOfPlugin_RecordsCountOnce(t *testing.T) {
 	for _, board := range dashboards(t) {
 		for _, p := range board.Panels {
 			for _, target := range p.Targets {
-				if !strings.Contains(target.Expr, "(nvidia_dra_prepared_devices") {
+				if !strings.Contains(target.Expr, "device_type) (nvidia_dra_prepared_devices") {
 					continue
 				}
 				found = true
-				if !strings.Contains(tests, "- expr: "+strings.ReplaceAll(target.Expr, "$node", ".*")+"\n") {
+				if !strings.Contains(tests, "- expr: "+allOf.Replace(target.Expr)+"\n") {
 					t.Errorf("%s has no unit test: %s", p.Title, target.Expr)
 				}
 			}
@@ -274,7 +285,7 @@ func TestDashboards_FirstEvent_Counts(t *testing.T) {
 				}
 				if strings.Contains(target.Expr, "gpu_dra_xid_errors_total") {
 					found = true
-					if !strings.Contains(tests, "- expr: "+target.Expr+"\n") {
+					if !strings.Contains(tests, "- expr: "+allOf.Replace(target.Expr)+"\n") {
 						t.Errorf("%s has no unit test: %s", p.Title, target.Expr)
 					}
 				}

@@ -3,21 +3,56 @@
 
 package main
 
-// dashboard is a Grafana dashboard of two columns.
+import (
+	"fmt"
+	"regexp"
+)
+
+// dashboard is a Grafana dashboard. Its panels fill rows from left to right.
 type dashboard struct {
 	name, title string
-	// variables are the names of labels to filter by, each with a query for its values.
+	// variables are the names of labels to filter by, each with a query for its values. Each dashboard has the cluster too.
 	variables []variable
 	panels    []panel
 }
 
 type variable struct{ name, query string }
 
-// panel is a graph, or a table of the newest values. With labelsOnly the table has no values.
+// kind is a type of Grafana's panels.
+type kind string
+
+const (
+	graph    kind = "timeseries"
+	table    kind = "table"
+	number   kind = "stat"
+	timeline kind = "state-timeline"
+)
+
+// panel shows queries: a graph by default, the newest value as a number, states over time, or a table of the newest values.
 type panel struct {
 	title, unit, description string
-	table, labelsOnly        bool
-	queries                  []query
+	kind                     kind
+	// columns are the labels of a table and their titles, in order. The value has the name Value, and is hidden without a title.
+	columns []column
+	// thresholds colour values, and a graph has a line at each of them. mappings are values in words.
+	thresholds []threshold
+	mappings   []mapping
+	queries    []query
+	// none is shown if there is no value.
+	none string
+}
+
+type column struct{ name, title string }
+
+// threshold is the colour of values from a limit on.
+type threshold struct {
+	from  float64
+	color string
+}
+
+type mapping struct {
+	value       int
+	text, color string
 }
 
 type query struct{ expr, legend string }
@@ -27,11 +62,28 @@ type object = map[string]any
 // source is the variable by which users choose a data source.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
-const panelHeight, panelWidth = 8, 12
+// sizes are the widths and heights of panels, in Grafana's 24 columns.
+var sizes = map[kind]struct{ width, height int }{number: {4, 4}, timeline: {24, 9}, graph: {12, 8}, table: {12, 8}}
+
+// narrow is the number of columns of a table that fit half of the width.
+const narrow = 4
+
+// names are metrics of the driver in a query, with the brace of their labels.
+var names = regexp.MustCompile(`\b(?:gpu|nvidia)_dra_\w+(\{)?`)
+
+// inCluster selects the series of the chosen clusters. A series without the label is in each choice of all.
+func inCluster(expr string) string {
+	return names.ReplaceAllStringFunc(expr, func(name string) string {
+		if name[len(name)-1] == '{' {
+			return name + `cluster=~"$cluster", `
+		}
+		return name + `{cluster=~"$cluster"}`
+	})
+}
 
 func (d dashboard) grafana() object {
 	list := []object{{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}}
-	for _, v := range d.variables {
+	for _, v := range append([]variable{{"cluster", "label_values(gpu_dra_build_info, cluster)"}}, d.variables...) {
 		list = append(list, object{
 			"name": v.name, "type": "query", "datasource": source, "query": object{"query": v.query, "refId": v.name},
 			"includeAll": true, "multi": true, "allValue": ".*", "refresh": 2, "sort": 1,
@@ -39,34 +91,99 @@ func (d dashboard) grafana() object {
 		})
 	}
 	var panels []object
+	x, y, height := 0, 0, 0
 	for i, p := range d.panels {
-		panels = append(panels, p.grafana(i))
+		size := sizes[p.form()]
+		if len(p.columns) > narrow {
+			size.width = 24
+		}
+		if x+size.width > 24 || size.height != height && x > 0 {
+			x, y = 0, y+height
+		}
+		height = size.height
+		panels = append(panels, p.grafana(i, object{"h": size.height, "w": size.width, "x": x, "y": y}))
+		x += size.width
 	}
 	return object{
 		"uid": "gpu-dra-" + d.name, "title": d.title, "tags": []string{"gpu-dra-driver"}, "schemaVersion": 39,
 		"editable": true, "refresh": "30s", "time": object{"from": "now-3h", "to": "now"},
+		"links": []object{{
+			"title": "GPUs", "type": "dashboards", "tags": []string{"gpu-dra-driver"}, "asDropdown": false, "includeVars": true, "keepTime": true,
+			"targetBlank": false, "icon": "external link", "tooltip": "", "url": "",
+		}},
 		"templating": object{"list": list}, "panels": panels,
 	}
 }
 
-func (p panel) grafana(i int) object {
-	out := object{
-		"id": i + 1, "title": p.title, "type": "timeseries", "datasource": source, "description": p.description,
-		"gridPos":     object{"h": panelHeight, "w": panelWidth, "x": i % 2 * panelWidth, "y": i / 2 * panelHeight},
-		"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0}, "overrides": []any{}},
+func (p panel) form() kind {
+	if p.kind == "" {
+		return graph
 	}
-	if p.table {
-		out["type"] = "table"
-		hidden := object{"Time": true, "__name__": true, "instance": true, "job": true, "endpoint": true, "namespace": true}
-		if p.labelsOnly {
-			hidden["Value"] = true
+	return p.kind
+}
+
+func (p panel) grafana(i int, place object) object {
+	defaults := object{"unit": p.unit}
+	out := object{
+		"id": i + 1, "title": p.title, "type": p.form(), "datasource": source, "description": p.description,
+		"gridPos": place, "fieldConfig": object{"defaults": defaults, "overrides": []any{}},
+	}
+	if p.none != "" {
+		defaults["noValue"] = p.none
+	}
+	if len(p.thresholds) > 0 {
+		var steps []object
+		for n, t := range p.thresholds {
+			step := object{"color": t.color, "value": t.from}
+			if n == 0 {
+				step["value"] = nil // The colour of all lower values.
+			}
+			steps = append(steps, step)
 		}
-		out["transformations"] = []object{{"id": "organize", "options": object{"excludeByName": hidden}}}
+		defaults["thresholds"] = object{"mode": "absolute", "steps": steps}
+	}
+	if len(p.mappings) > 0 {
+		options := object{}
+		for n, m := range p.mappings {
+			options[fmt.Sprint(m.value)] = object{"text": m.text, "color": m.color, "index": n}
+		}
+		defaults["mappings"] = []object{{"type": "value", "options": options}}
+	}
+	switch p.form() {
+	case graph:
+		defaults["min"] = 0
+		if len(p.thresholds) > 0 {
+			defaults["custom"] = object{"thresholdsStyle": object{"mode": "line"}}
+		}
+	case number:
+		defaults["color"] = object{"mode": "thresholds"}
+		out["options"] = object{
+			"colorMode": "value", "graphMode": "area", "justifyMode": "center", "textMode": "value", "orientation": "auto",
+			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false},
+		}
+	case timeline:
+		defaults["color"] = object{"mode": "thresholds"}
+		defaults["custom"] = object{"lineWidth": 0, "fillOpacity": 80}
+		out["options"] = object{
+			"mergeValues": true, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85,
+			"legend":  object{"showLegend": true, "displayMode": "list", "placement": "bottom"},
+			"tooltip": object{"mode": "single", "sort": "none"},
+		}
+	case table:
+		hidden, order, titles := object{"Time": true, "Value": true}, object{}, object{}
+		for n, c := range p.columns {
+			order[c.name], titles[c.name] = n, c.title
+			delete(hidden, c.name)
+		}
+		out["transformations"] = []object{{"id": "organize", "options": object{"excludeByName": hidden, "indexByName": order, "renameByName": titles}}}
 	}
 	var targets []object
 	for n, q := range p.queries {
-		target := object{"refId": string(rune('A' + n)), "datasource": source, "expr": q.expr, "legendFormat": q.legend, "range": !p.table, "instant": p.table}
-		if p.table {
+		target := object{
+			"refId": string(rune('A' + n)), "datasource": source, "expr": inCluster(q.expr), "legendFormat": q.legend,
+			"range": p.form() != table, "instant": p.form() == table,
+		}
+		if p.form() == table {
 			target["format"] = "table"
 		}
 		targets = append(targets, target)

@@ -3,10 +3,14 @@
 
 package main
 
+import "strings"
+
 // The units of Grafana.
 const (
-	plain, percent, seconds, money = "short", "percentunit", "s", "none"
-	size, rate, watts, celsius     = "bytes", "binBps", "watt", "celsius"
+	plain, percent, seconds = "short", "percentunit", "s"
+	// The chart replaces the currency with that of its values.
+	money                      = "currencyUSD"
+	size, rate, watts, celsius = "bytes", "binBps", "watt", "celsius"
 )
 
 var model = variable{"model", "label_values(gpu_dra_gpu_seconds_total, model)"}
@@ -28,38 +32,137 @@ func holding(metric string) string {
 		` * on (gpu_uuid) group_left () max by (gpu_uuid) (` + metric + `{type="gpu"})`
 }
 
-// price turns GPUs by model into their cost.
-const price = " * on (model) group_left () max by (model) (gpu_dra_gpu_hourly_cost)"
+// price turns GPUs by cluster and model into their cost an hour.
+const price = " * on (cluster, model) group_left () max by (cluster, model) (gpu_dra_gpu_hourly_cost)"
+
+// named adds the node and the device to series of GPUs, which have the labels cluster and uuid. onNode adds the node to series of a
+// plugin, which have the labels cluster and instance.
+func named(expr string) string {
+	return "(" + expr + ") * on (cluster, uuid) group_left (node, device) topk by (cluster, uuid) (1, gpu_dra_gpu_info)"
+}
+
+func onNode(expr string) string {
+	return "(" + expr + ") * on (cluster, instance) group_left (node) group by (cluster, instance, node) (gpu_dra_gpu_info)"
+}
+
+// everIn selects the GPUs of which a series was above 0 at any time of the dashboard's range.
+func everIn(metric string) string {
+	return " and on (cluster, uuid) max by (cluster, uuid) (max_over_time(" + metric + "[$__range] @ end())) > 0"
+}
+
+// orZero is 0 instead of no sample, as long as the other metric has one: a count of nothing differs from no answer.
+func orZero(expr, other string) string { return "(" + expr + ") or 0 * sum(" + other + ")" }
+
+// idle are the GPUs that claims hold and do not use, by labels.
+func idle(by, filter string) string {
+	return "sum by (" + by + ") (rate(gpu_dra_claim_allocated_gpu_seconds_total" + filter + "[$__rate_interval])" +
+		" - ignoring (source) rate(gpu_dra_claim_active_gpu_seconds_total" + filter + "[$__rate_interval]))"
+}
+
+const states = "gpu_dra_gpu_seconds_total"
+
+// cost is the cost an hour of GPUs in a state, as a number.
+func cost(filter string) string {
+	return "sum(sum by (cluster, model) (rate(" + states + filter + "[$__rate_interval]))" + price + ")"
+}
+
+// The colours of numbers: neutral ones, those that should be 0, and those that should not.
+var (
+	neutral = []threshold{{0, "text"}}
+	bad     = []threshold{{0, "green"}, {1, "red"}}
+	notice  = []threshold{{0, "green"}, {1, "yellow"}}
+	wanted  = []threshold{{0, "orange"}, {1, "green"}}
+	waste   = []threshold{{0, "green"}, {.25, "yellow"}, {.5, "red"}}
+	used    = []threshold{{0, "red"}, {.25, "yellow"}, {.5, "green"}}
+	heat    = []threshold{{0, "green"}, {80, "yellow"}, {85, "red"}}
+)
+
+const (
+	partsCount = "Parts of GPUs count in part."
+	idleMeans  = "GPUs that claims hold and do not use. " + partsCount + " Partitions of GPUs before Hopper are not known."
+	noPrices   = "no prices"
+)
+
+// numbers that several dashboards show.
+var (
+	unhealthyGPUs = panel{title: "Unhealthy GPUs", unit: plain, kind: number, thresholds: bad, queries: []query{
+		{orZero(`sum(gpu_dra_cluster_devices{type="gpu", state="unhealthy"})`, `gpu_dra_cluster_devices{type="gpu"}`), ""},
+	}}
+	waitingClaims = panel{title: "Waiting claims", unit: plain, kind: number, thresholds: notice, queries: []query{
+		{`sum(gpu_dra_cluster_claims{phase="pending"})`, ""},
+	}}
+	idleGPUs = panel{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, none: "0", queries: []query{
+		{"sum(" + idle("cluster", "") + ")", ""},
+	}}
+	idleCost = panel{title: "Idle cost an hour", unit: money, description: "The cost of GPUs that claims hold and do not use. Set the chart value cost.prices.",
+		kind: number, thresholds: neutral, none: noPrices, queries: []query{{"sum(" + idle("cluster, model", "") + price + ")", ""}}}
+)
 
 var dashboards = []dashboard{
 	{name: "fleet", title: "GPUs / Fleet", variables: []variable{model}, panels: []panel{
-		{title: "GPUs by state", unit: plain, description: "Parts of GPUs count in part.", queries: []query{
+		{title: "Free GPUs", unit: plain, description: "GPUs that are free as a whole.", kind: number, thresholds: wanted, queries: []query{
+			{`sum(gpu_dra_cluster_free_gpus{model=~"$model"})`, ""},
+		}},
+		{title: "Allocated GPUs", unit: plain, description: partsCount, kind: number, thresholds: neutral, queries: []query{
+			{`sum(rate(gpu_dra_gpu_seconds_total{model=~"$model", state="allocated"}[$__rate_interval]))`, ""},
+		}},
+		unhealthyGPUs, waitingClaims, idleGPUs, idleCost,
+		{title: "GPUs by state", unit: plain, description: partsCount, queries: []query{
 			{`sum by (state) (rate(gpu_dra_gpu_seconds_total{model=~"$model"}[$__rate_interval]))`, "{{state}}"},
 		}},
 		{title: "Allocated part of all GPUs", unit: percent, queries: []query{
 			{`sum by (model) (rate(gpu_dra_gpu_seconds_total{model=~"$model", state="allocated"}[$__rate_interval])) / sum by (model) (rate(gpu_dra_gpu_seconds_total{model=~"$model"}[$__rate_interval]))`, "{{model}}"},
 		}},
-		{title: "Nodes with GPUs", unit: plain, queries: []query{{`sum(gpu_dra_cluster_nodes)`, "nodes"}}},
-		{title: "Free GPUs", unit: plain, description: "GPUs that are free as a whole.", queries: []query{
+		{title: "Free GPUs by model", unit: plain, queries: []query{
 			{`sum by (model) (gpu_dra_cluster_free_gpus{model=~"$model"})`, "{{model}}"},
 		}},
 		{title: "Claims", unit: plain, queries: []query{{`sum by (phase) (gpu_dra_cluster_claims)`, "{{phase}}"}}},
-		{title: "Largest free NVLink group", unit: plain, queries: []query{
-			{`max by (model) (gpu_dra_cluster_largest_free_group_gpus{model=~"$model"})`, "{{model}}"},
-		}},
+		{title: "Namespaces with the most GPUs", unit: plain, description: "The first 10. " + partsCount, kind: table,
+			columns: []column{{"claim_namespace", "Namespace"}, {"model", "Model"}, {"Value", "GPUs"}}, queries: []query{
+				{`sort_desc(topk(10, sum by (claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total{model=~"$model"}[$__rate_interval]))))`, ""},
+			}},
+		{title: "Nodes with GPUs", unit: plain, queries: []query{{`sum(gpu_dra_cluster_nodes)`, "nodes"}}},
 		{title: "Free MIG placements", unit: plain, description: "Placements can overlap.", queries: []query{
 			{`sum by (model, profile) (gpu_dra_cluster_free_placements{model=~"$model"})`, "{{model}} {{profile}}"},
 		}},
-		{title: "Free memory in small pieces", unit: percent, queries: []query{
+		{title: "Largest free NVLink group", unit: plain, queries: []query{
+			{`max by (model) (gpu_dra_cluster_largest_free_group_gpus{model=~"$model"})`, "{{model}}"},
+		}},
+		{title: "Free memory in small pieces", unit: percent, thresholds: []threshold{{0, "green"}, {.5, "yellow"}}, queries: []query{
 			{`max by (model) (gpu_dra_cluster_fragmentation_ratio{model=~"$model"})`, "{{model}}"},
 		}},
 	}},
 	{name: "nodes", title: "GPUs / Nodes", variables: []variable{node}, panels: []panel{
-		{title: "Who holds each GPU", unit: plain, table: true, labelsOnly: true, queries: []query{
-			{`sum by (gpu_uuid, type, device, claim_namespace, claim, pod) (gpu_dra_claim_device_info * on (gpu_uuid) group_left () max by (gpu_uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"} > bool 0))`, ""},
+		{title: "Measured GPUs", unit: plain, description: "GPUs of nodes with prepared claims.", kind: number, thresholds: neutral, queries: []query{
+			{`count(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
 		}},
+		{title: "Mean utilization", unit: percent, kind: number, thresholds: neutral, queries: []query{
+			{`avg(max by (cluster, uuid) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"}))`, ""},
+		}},
+		{title: "Used memory", unit: percent, kind: number, thresholds: neutral, queries: []query{
+			{`sum(max by (cluster, uuid) (gpu_dra_device_memory_used_bytes{node=~"$node", type="gpu"})) / sum(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
+		}},
+		{title: "Power", unit: watts, kind: number, thresholds: neutral, queries: []query{
+			{`sum(max by (cluster, uuid) (gpu_dra_device_power_watts{node=~"$node"}))`, ""},
+		}},
+		{title: "Hottest GPU", unit: celsius, description: "Boards of data centres reduce their clocks at 85 to 95 degrees.", kind: number, thresholds: heat, queries: []query{
+			{`max(gpu_dra_device_temperature_celsius{node=~"$node"})`, ""},
+		}},
+		{title: "Claims with devices", unit: plain, description: "Devices of prepared claims.", kind: number, thresholds: neutral, queries: []query{
+			{`sum(max by (cluster, node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`, ""},
+		}},
+		{title: "Who holds each GPU", unit: plain, kind: table,
+			columns: []column{{"node", "Node"}, {"board", "GPU"}, {"claim_namespace", "Namespace"}, {"pod", "Pod"}, {"claim", "Claim"}, {"device", "Device"}},
+			queries: []query{
+				{`group by (node, board, device, claim_namespace, claim, pod) (gpu_dra_claim_device_info * on (cluster, gpu_uuid) group_left (node, board)` +
+					` label_join(label_join(topk by (cluster, uuid) (1, gpu_dra_gpu_info{node=~"$node"}), "gpu_uuid", "", "uuid"), "board", "", "device"))`, ""},
+			}},
+		{title: "Busiest GPUs", unit: percent, description: "The first 10 by utilization.", kind: table,
+			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"model", "Model"}, {"Value", "Utilization"}}, queries: []query{
+				{`sort_desc(topk(10, max by (node, device, model) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"})))`, ""},
+			}},
 		{title: "Parts of each GPU", unit: plain, queries: []query{
-			{`sum by (uuid, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))`, "{{uuid}} {{state}}"},
+			{"sum by (node, device, state) (" + named(`sum by (cluster, uuid, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))`) + ")", "{{node}} {{device}} {{state}}"},
 		}},
 		{title: "Utilization of GPUs and partitions", unit: percent, description: "Partitions of GPUs before Hopper have none.", queries: []query{
 			{`max by (node, device) (gpu_dra_device_utilization_ratio{node=~"$node"})`, "{{node}} {{device}}"},
@@ -75,7 +178,7 @@ var dashboards = []dashboard{
 		{title: "Power of GPUs", unit: watts, queries: []query{
 			{`max by (node, device) (gpu_dra_device_power_watts{node=~"$node"})`, "{{node}} {{device}}"},
 		}},
-		{title: "Temperature of GPUs", unit: celsius, queries: []query{
+		{title: "Temperature of GPUs", unit: celsius, thresholds: heat, queries: []query{
 			{`max by (node, device) (gpu_dra_device_temperature_celsius{node=~"$node"})`, "{{node}} {{device}}"},
 		}},
 		{title: "Bytes over PCIe and NVLink", unit: rate, queries: []query{
@@ -85,7 +188,9 @@ var dashboards = []dashboard{
 		{title: "Prepared devices", unit: plain, queries: []query{
 			{`sum by (node, device_type) (max by (node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`, "{{node}} {{device_type}}"},
 		}},
-		{title: "Published devices", unit: plain, queries: []query{{`sum by (instance, type) (gpu_dra_published_devices)`, "{{instance}} {{type}}"}}},
+		{title: "Published devices", unit: plain, queries: []query{
+			{"sum by (node, type) (" + onNode(`sum by (cluster, instance, type) (gpu_dra_published_devices)`) + ")", "{{node}} {{type}}"},
+		}},
 		{title: "Time to prepare a claim's devices (99 %)", unit: seconds, queries: []query{
 			{`histogram_quantile(0.99, sum by (le, operation) (rate(nvidia_dra_request_duration_seconds_bucket[$__rate_interval])))`, "{{operation}}"},
 		}},
@@ -94,53 +199,94 @@ var dashboards = []dashboard{
 		}},
 	}},
 	{name: "claims", title: "GPUs / Claims and pods", variables: []variable{namespace}, panels: []panel{
+		{title: "Allocated GPUs", unit: plain, description: partsCount, kind: number, thresholds: neutral, queries: []query{
+			{`sum(rate(gpu_dra_namespace_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, ""},
+		}},
+		{title: "Pods with GPUs", unit: plain, kind: number, thresholds: neutral, queries: []query{
+			{`count(count by (cluster, claim_namespace, pod) (gpu_dra_claim_device_info{claim_namespace=~"$namespace", pod!=""}))`, ""},
+		}},
+		waitingClaims,
+		{title: "Mean utilization", unit: percent, kind: number, thresholds: used, queries: []query{
+			{`avg(max by (cluster, namespace, claim, request, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"}))`, ""},
+		}},
+		{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, none: "0", queries: []query{
+			{"sum(" + idle("cluster", `{claim_namespace=~"$namespace"}`) + ")", ""},
+		}},
+		{title: "Idle cost an hour", unit: money, description: idleCost.description, kind: number, thresholds: neutral, none: noPrices, queries: []query{
+			{"sum(" + idle("cluster, model", `{claim_namespace=~"$namespace"}`) + price + ")", ""},
+		}},
 		{title: "Allocated GPUs by namespace", unit: plain, queries: []query{
 			{`sum by (claim_namespace) (rate(gpu_dra_namespace_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, "{{claim_namespace}}"},
 		}},
 		{title: "Allocated GPUs by claim", unit: plain, queries: []query{
 			{`sum by (claim_namespace, claim) (rate(gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, "{{claim_namespace}}/{{claim}}"},
 		}},
+		{title: "Claims that use least of their GPUs", unit: plain, description: "The first 10, by GPUs that they hold and do not use.", kind: table,
+			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Idle GPUs"}}, queries: []query{
+				{"sort_desc(topk(10, " + idle("claim_namespace, claim", `{claim_namespace=~"$namespace"}`) + " > 0))", ""},
+			}},
+		{title: "GPU hours of claims", unit: plain, kind: table, description: "Of claims that exist.",
+			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"model", "Model"}, {"Value", "GPU hours"}}, queries: []query{
+				{`sort_desc(sum by (claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}) / 3600)`, ""},
+			}},
 		{title: "Utilization of pods' devices", unit: percent, description: "Of a share beside others: the used part of the whole device. Such shares of partitions have none.", queries: []query{
 			{`max by (namespace, pod, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"})`, "{{namespace}}/{{pod}} {{device}}"},
 		}},
-		{title: "Used part of pods' memory", unit: percent, queries: []query{
+		{title: "Used part of pods' memory", unit: percent, thresholds: []threshold{{0, "green"}, {.95, "yellow"}}, queries: []query{
 			{`sum by (namespace, pod) (gpu_dra_claim_memory_used_bytes{namespace=~"$namespace"}) / sum by (namespace, pod) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"})`, "{{namespace}}/{{pod}}"},
 		}},
 		{title: "Power of pods that have GPUs alone", unit: watts, queries: []query{
 			{"sum by (claim_namespace, pod) (" + holding("gpu_dra_device_power_watts") + ")", "{{claim_namespace}}/{{pod}}"},
 		}},
-		{title: "Temperature of GPUs that pods have alone", unit: celsius, queries: []query{
+		{title: "Temperature of GPUs that pods have alone", unit: celsius, thresholds: heat, queries: []query{
 			{"max by (claim_namespace, pod) (" + holding("gpu_dra_device_temperature_celsius") + ")", "{{claim_namespace}}/{{pod}}"},
 		}},
-		{title: "Devices of claims and pods", unit: plain, table: true, labelsOnly: true, queries: []query{
-			{`sum by (claim_namespace, claim, pod, container, type, device, uuid) (gpu_dra_claim_device_info{claim_namespace=~"$namespace"})`, ""},
-		}},
-		{title: "GPU hours of claims", unit: plain, table: true, description: "Of claims that exist.", queries: []query{
-			{`sum by (claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}) / 3600`, ""},
-		}},
+		{title: "Devices of claims and pods", unit: plain, kind: table,
+			columns: []column{{"claim_namespace", "Namespace"}, {"pod", "Pod"}, {"container", "Container"}, {"claim", "Claim"}, {"type", "Type"}, {"device", "Device"}},
+			queries: []query{
+				{`group by (claim_namespace, claim, pod, container, type, device) (gpu_dra_claim_device_info{claim_namespace=~"$namespace"})`, ""},
+			}},
 	}},
 	{name: "health", title: "GPUs / Health", panels: []panel{
-		{title: "Unhealthy parts of GPUs", unit: plain, queries: []query{
-			{`sum by (uuid, model) (rate(gpu_dra_gpu_seconds_total{state="unhealthy"}[$__rate_interval]))`, "{{uuid}} {{model}}"},
+		unhealthyGPUs,
+		{title: "GPUs with advice", unit: plain, description: "GPUs that work, and that an administrator should look at.", kind: number, thresholds: notice, queries: []query{
+			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state=~"`+strings.Join(adviceNames(), "|")+`"}))`, "gpu_dra_device_health"), ""},
 		}},
-		{title: "XIDs in 10 minutes", unit: plain, queries: []query{
-			{"sum by (uuid, xid) " + recent("gpu_dra_xid_errors_total"), "{{uuid}} {{xid}}"},
+		{title: "To reset or reboot", unit: plain, description: "By the recovery action of NVIDIA's driver.", kind: number, thresholds: bad, queries: []query{
+			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_recovery_action) > 0)`, "gpu_dra_device_recovery_action"), ""},
 		}},
-		{title: "States of GPUs", unit: plain, table: true, labelsOnly: true, queries: []query{{`max by (uuid, state) (gpu_dra_device_health)`, ""}}},
-		{title: "Recovery action of the driver", unit: plain, description: "0 is none.", queries: []query{
-			{`max by (uuid) (gpu_dra_device_recovery_action)`, "{{uuid}}"},
+		{title: "XIDs in 10 minutes", unit: plain, kind: number, thresholds: notice, queries: []query{
+			{orZero("sum "+recent("gpu_dra_xid_errors_total"), "gpu_dra_device_health"), ""},
 		}},
+		{title: "Reduced clocks", unit: plain, description: "By heat or power.", kind: number, thresholds: notice, queries: []query{
+			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state="slowdown"}))`, "gpu_dra_device_health"), ""},
+		}},
+		{title: "Nodes without driver", unit: plain, kind: number, thresholds: bad, queries: []query{
+			{`count(gpu_dra_nvidia_driver_loaded) - sum(gpu_dra_nvidia_driver_loaded)`, ""},
+		}},
+		{title: "Health of GPUs over time", unit: plain, description: "GPUs that were not healthy in the time range.", kind: timeline, mappings: healthWords(), none: "All GPUs are healthy.",
+			queries: []query{{named(worst() + everIn(`gpu_dra_device_health{state!="healthy"}`)), "{{node}} {{device}}"}}},
+		{title: "Recovery actions of NVIDIA's driver", unit: plain, description: "GPUs with an action in the time range.", kind: timeline, mappings: actions, none: "No GPU needs an action.",
+			queries: []query{{named(`max by (cluster, uuid) (gpu_dra_device_recovery_action)` + everIn("gpu_dra_device_recovery_action")), "{{node}} {{device}}"}}},
+		{title: "GPUs that are not healthy", unit: plain, description: "See docs/reference/health.md for the remedies.", kind: table,
+			none: "All GPUs are healthy.", columns: []column{{"node", "Node"}, {"device", "GPU"}, {"state", "State"}}, queries: []query{
+				{"group by (node, device, state) (" + named(`max by (cluster, uuid, state) (gpu_dra_device_health{state!="healthy"})`) + ")", ""},
+			}},
+		{title: "GPUs with the most XIDs", unit: plain, description: "In 10 minutes, the first 10.", kind: table,
+			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"xid", "XID"}, {"Value", "Times"}}, queries: []query{
+				{"sort_desc(topk(10, sum by (node, device, xid) (" + named("sum by (cluster, uuid, xid) "+recent("gpu_dra_xid_errors_total")) + ") > 0))", ""},
+			}},
 		{title: "Time with reduced clocks", unit: percent, description: "Of each second.", queries: []query{
 			{`clamp_max(sum by (node, device, reason) (rate(gpu_dra_device_throttled_seconds_total[$__rate_interval])), 1)`, "{{node}} {{device}} {{reason}}"},
 		}},
 		{title: "Errors of the memory", unit: plain, description: "Since the driver was loaded.", queries: []query{
-			{`max by (uuid, type) (gpu_dra_device_ecc_errors_total)`, "{{uuid}} {{type}}"},
+			{"max by (node, device, type) (" + named(`max by (cluster, uuid, type) (gpu_dra_device_ecc_errors_total)`) + ")", "{{node}} {{device}} {{type}}"},
 		}},
 		{title: "Replaced rows of the memory", unit: plain, queries: []query{
-			{`max by (uuid, cause) (gpu_dra_device_remapped_rows)`, "{{uuid}} {{cause}}"},
+			{"max by (node, device, cause) (" + named(`max by (cluster, uuid, cause) (gpu_dra_device_remapped_rows)`) + ")", "{{node}} {{device}} {{cause}}"},
 		}},
-		{title: "Time since the last publishing", unit: seconds, queries: []query{
-			{`time() - max by (instance) (gpu_dra_last_publish_timestamp_seconds > 0)`, "{{instance}}"},
+		{title: "Time since the last publishing", unit: seconds, thresholds: []threshold{{0, "green"}, {900, "red"}}, queries: []query{
+			{"max by (node) (" + onNode(`time() - max by (cluster, instance) (gpu_dra_last_publish_timestamp_seconds > 0)`) + ")", "{{node}}"},
 		}},
 		{title: "Failed preparations and releases in 10 minutes", unit: plain, queries: []query{
 			{"sum by (error_type) " + recent("nvidia_dra_node_prepare_errors_total"), "prepare {{error_type}}"},
@@ -149,26 +295,37 @@ var dashboards = []dashboard{
 		{title: "Background errors in 10 minutes", unit: plain, queries: []query{
 			{"sum by (reason) " + recent("gpu_dra_background_errors_total"), "{{reason}}"},
 		}},
-		{title: "Quarantined records", unit: plain, queries: []query{{`sum by (instance) (gpu_dra_quarantined_records)`, "{{instance}}"}}},
+		{title: "Quarantined records", unit: plain, queries: []query{
+			{"sum by (node) (" + onNode(`sum by (cluster, instance) (gpu_dra_quarantined_records)`) + ")", "{{node}}"},
+		}},
 	}},
 	{name: "cost", title: "GPUs / Cost", panels: []panel{
+		{title: "Cost an hour", unit: money, description: "Set the chart value cost.prices.", kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(""), ""}}},
+		{title: "Allocated, an hour", unit: money, kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(`{state="allocated"}`), ""}}},
+		{title: "Free, an hour", unit: money, kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(`{state="free"}`), ""}}},
+		idleCost,
+		{title: "Unused part", unit: percent, description: "Of GPUs that are free, and of those that claims hold and do not use.", kind: number, thresholds: waste, none: noPrices, queries: []query{
+			{"(" + cost(`{state="free"}`) + " + sum(" + idle("cluster, model", "") + price + ")) / " + cost(""), ""},
+		}},
+		idleGPUs,
 		{title: "Cost an hour by namespace", unit: money, queries: []query{
-			{`sum by (claim_namespace) (sum by (claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{claim_namespace}}"},
+			{`sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{claim_namespace}}"},
 		}},
 		{title: "Cost an hour by state", unit: money, description: "free is paid for and unallocated.", queries: []query{
-			{`sum by (state) (sum by (model, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{state}}"},
+			{`sum by (state) (sum by (cluster, model, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{state}}"},
 		}},
-		{title: "Cost in the time range, by namespace", unit: money, table: true, queries: []query{
-			{`sum by (claim_namespace) (sum by (claim_namespace, model) (increase(gpu_dra_namespace_allocated_gpu_seconds_total[$__range])) / 3600` + price + `)`, ""},
+		{title: "Cost in the time range, by namespace", unit: money, kind: table, columns: []column{{"claim_namespace", "Namespace"}, {"Value", "Cost"}}, queries: []query{
+			{`sort_desc(sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (increase(gpu_dra_namespace_allocated_gpu_seconds_total[$__range])) / 3600` + price + `))`, ""},
 		}},
+		{title: "Most expensive claims", unit: money, description: "The first 10 of those that exist.", kind: table,
+			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Cost so far"}}, queries: []query{
+				{`sort_desc(topk(10, sum by (claim_namespace, claim) (sum by (cluster, claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total) / 3600` + price + `)))`, ""},
+			}},
 		{title: "Held GPUs without a process", unit: plain, queries: []query{
 			{`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) * (1 - rate(gpu_dra_claim_occupied_seconds_total[$__rate_interval])))`, "{{claim_namespace}}"},
 		}},
 		{title: "Held GPUs that are not in use", unit: plain, description: "Of GPUs with processes too. Partitions of GPUs before Hopper, and shares of partitions beside others, are not known.", queries: []query{
-			{`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) - ignoring (source) rate(gpu_dra_claim_active_gpu_seconds_total[$__rate_interval]))`, "{{claim_namespace}}"},
-		}},
-		{title: "Most expensive claims", unit: money, table: true, queries: []query{
-			{`topk(10, sum by (claim_namespace, claim) (sum by (claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total) / 3600` + price + `))`, ""},
+			{idle("claim_namespace", ""), "{{claim_namespace}}"},
 		}},
 	}},
 }

@@ -19,17 +19,18 @@ type Readings func(address string) (uuid string, r health.Reading, ok bool)
 // CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records that
 // the driver no longer lists is lost.
 func (m *Metrics) CollectHealth(scans gpu.Scans, records Records, last Readings) {
-	m.registry.MustRegister(&healthCollector{scans, records, last})
+	m.registry.MustRegister(&healthCollector{scans, records, last, m.node})
 }
 
 type healthCollector struct {
 	scans   gpu.Scans
 	records Records
 	last    Readings
+	node    string
 }
 
 func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
-	describe(out, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows)
+	describe(out, gpuInfo, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows)
 }
 
 // Collect implements prometheus.Collector. A GPU that cannot be read has its state only.
@@ -41,6 +42,7 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	driverLoaded.send(out, loaded)
 	for _, g := range s.GPUs {
+		c.name(out, g.PCIAddress, g.UUID, g.ProductName)
 		for _, state := range states(g) {
 			deviceHealth.send(out, 1, g.UUID, state)
 		}
@@ -66,9 +68,15 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		if uuid != "" && !unread[uuid] {
 			unread[uuid] = true
+			c.name(out, p.PCIAddress, uuid, "")
 			deviceHealth.send(out, 1, uuid, state)
 		}
 	}
+}
+
+// name sends the names of a GPU. The model of one that cannot be read is unknown.
+func (c *healthCollector) name(out chan<- prometheus.Metric, address, uuid, model string) {
+	gpuInfo.send(out, 1, c.node, gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), uuid, model)
 }
 
 // states returns the states and advice of a GPU that was read, now or before it hung.

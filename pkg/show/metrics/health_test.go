@@ -19,7 +19,7 @@ import (
 // TestCollectHealth_GPUsAndProblems_HaveStates has a well GPU, a faulty one without a reading, a lost one, an unknown one, one that hangs
 // and two GPUs with one UUID. Claims have a GPU that is not listed, and one that an administrator watches. A value that the driver does not have is absent.
 func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
-	m := New(Options{})
+	m := New(Options{Node: "n1"})
 	last := map[string]health.Reading{
 		"a": {Corrected: 7, CorrectedRows: -1, UncorrectedRows: 2}, "c": {}, "d": {Recovery: health.NoRecovery, Corrected: -1, Uncorrected: -1, CorrectedRows: -1, UncorrectedRows: -1},
 	}
@@ -44,8 +44,11 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 	})
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	var got []string
+	var got, named []string
 	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "gpu_dra_gpu_info") {
+			named = append(named, strings.TrimSpace(line))
+		}
 		if strings.HasPrefix(line, "gpu_dra_device_") && !strings.HasPrefix(line, "gpu_dra_device_plugin") {
 			got = append(got, strings.TrimPrefix(strings.TrimSpace(line), "gpu_dra_device_"))
 		}
@@ -66,6 +69,10 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 		`health{state="unreadable",uuid="GPU-j"} 1`,
 		`recovery_action{uuid="GPU-a"} 0`,
 		`remapped_rows{cause="uncorrected",uuid="GPU-a"} 2`,
+	}
+	// Each UUID has its names once, for queries that join them.
+	if len(named) != 7 || !slices.Contains(named, `gpu_dra_gpu_info{device="gpu-b",model="",node="n1",uuid="GPU-b"} 1`) {
+		t.Errorf("names of GPUs: %q", named)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

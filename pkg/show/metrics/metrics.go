@@ -360,6 +360,8 @@ var (
 		"Background errors, by Event reason."}
 	xidErrors = Entry{"gpu_dra_xid_errors_total", "counter", []string{"uuid", "xid"},
 		"XIDs of a GPU while a claim was prepared on it. xid is other for those that are not in NVIDIA's catalogue."}
+	gpuInfo = Entry{"gpu_dra_gpu_info", "gauge", []string{"node", "device", "uuid", "model"},
+		"Always 1; the labels are the names of a GPU, also of one that cannot be read. A query adds them to metrics that have only the uuid."}
 	deviceHealth = Entry{"gpu_dra_device_health", "gauge", []string{"uuid", "state"},
 		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or unreadable. Absent before the first scan."}
 	driverLoaded = Entry{"gpu_dra_nvidia_driver_loaded", "gauge", nil,
@@ -384,7 +386,7 @@ var (
 func Catalogue() []Entry {
 	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
-		publishErrors, recoveries, backgroundErrors, xidErrors, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
+		publishErrors, recoveries, backgroundErrors, xidErrors, gpuInfo, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
 		devicePluginGPUs, stuckPartitions, migHolders, buildInfo,
 	})
 	slices.SortFunc(all, byName)

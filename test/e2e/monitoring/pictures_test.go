@@ -41,6 +41,9 @@ func (n *node) checkPictures(ctx context.Context, t *testing.T) {
 		dir = filepath.Join(n.Tree, "docs", "monitoring")
 		must(t, os.MkdirAll(dir, 0o755))
 	}
+	sums, err := dashboard.Sums(filepath.Join(n.Tree, "deployments", "helm", "gpu-dra-driver", "monitoring", "dashboards"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, dashboard.SumsFile), []byte(sums), 0o644))
 	to := time.Now()
 	window := dashboard.Window{From: n.began, To: to, Step: max(scrapeInterval, to.Sub(n.began)/250).Round(time.Second), RateInterval: rateInterval}
 	for _, b := range boards {

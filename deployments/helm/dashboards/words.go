@@ -1,0 +1,59 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"gpu-dra-driver/pkg/gpu/health"
+)
+
+// condition is the weight of states of a GPU in the timeline of its health, with its word.
+type condition struct {
+	text, color string
+	states      []string
+}
+
+// conditions are all states of the metric gpu_dra_device_health, the worst last.
+var conditions = []condition{
+	{"healthy", "green", []string{"healthy"}},
+	{"advice", "yellow", adviceNames()},
+	{"not readable", "purple", []string{"unmonitored", "unreadable", health.UnreadableRecord}},
+	{"XID", "light-orange", []string{health.Named}},
+	{"end peer-to-peer work", "orange", []string{health.DrainP2P}},
+	{"faulty memory", "dark-orange", []string{health.Memory}},
+	{"needs a reset", "light-red", []string{health.Reset, health.DrainReset, "bus-reset"}},
+	{"needs a reboot", "red", []string{health.Reboot}},
+	{"lost", "dark-red", []string{health.Lost}},
+}
+
+func adviceNames() (out []string) {
+	for _, a := range health.Advices {
+		out = append(out, a.Name)
+	}
+	return out
+}
+
+// worst is the index of the worst condition of each GPU.
+func worst() string {
+	var parts []string
+	for i, c := range conditions {
+		parts = append(parts, fmt.Sprintf(`gpu_dra_device_health{state=~"%s"} * %d`, strings.Join(c.states, "|"), i))
+	}
+	return "max by (cluster, uuid) (" + strings.Join(parts, " or ") + ")"
+}
+
+func healthWords() (out []mapping) {
+	for i, c := range conditions {
+		out = append(out, mapping{i, c.text, c.color})
+	}
+	return out
+}
+
+// actions are NVML's numbers of recovery actions.
+var actions = []mapping{
+	{0, "none", "green"}, {1, "reset the GPU", "orange"}, {2, "reboot the node", "red"}, {3, "end peer-to-peer work", "yellow"},
+	{4, "let work end, then reset", "orange"}, {5, "reset the IMEX domain", "red"}, {6, "reset the PCI bus", "red"}, {7, "reboot the system", "red"},
+}
