@@ -79,7 +79,7 @@ func (d *checkup) find(ctx context.Context, args []string) ([]view.Finding, erro
 // ages are times in findings, which change with each check.
 var ages = regexp.MustCompile(`\b([0-9]+[smhdy])+\b`)
 
-// again shows findings whenever they change, until the user leaves. The exit code is that of the last ones.
+// again shows findings whenever they change, until the user leaves. The last ones give the exit code.
 func (d *checkup) again(ctx context.Context, args []string) error {
 	quiet, out := *d.factory, *d.output
 	quiet.ErrOut = io.Discard // A note with each check says no more than the findings.

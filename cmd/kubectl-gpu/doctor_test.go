@@ -16,7 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// onWrite does something with each text that is written.
+// onWrite is called with each text that is written.
 type onWrite func(text string)
 
 func (do onWrite) Write(p []byte) (int, error) {

@@ -35,7 +35,7 @@ func holding(metric string) string {
 // price turns GPUs by cluster and model into their cost an hour.
 const price = " * on (cluster, model) group_left () max by (cluster, model) (gpu_dra_gpu_hourly_cost)"
 
-// named adds the node and the device to series of GPUs, which have the labels cluster and uuid. onNode adds the node to series of a
+// named adds the node and the device to series of GPUs, which have the labels cluster and `uuid`. `onNode` adds the node to series of a
 // plugin, which have the labels cluster and instance.
 func named(expr string) string {
 	return "(" + expr + ") * on (cluster, uuid) group_left (node, device) topk by (cluster, uuid) (1, gpu_dra_gpu_info)"
