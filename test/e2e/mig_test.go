@@ -291,7 +291,7 @@ func TestPartitions_PluginKilled_NoneLeakedNorLost(t *testing.T) {
 	p := pluginPods(ctx, t, 1)[0]
 	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
 	must(t, err)
-	must(t, cluster.Eventually(ctx, "the plugin started again", 60*time.Second, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "the plugin started again", 120*time.Second, func(ctx context.Context) (bool, string) {
 		now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()

@@ -173,13 +173,12 @@ func (e *Env) KubectlGPU(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, filepath.Join(e.Tree, "bin", "kubectl-gpu"), args...)
 }
 
-// Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason.
+// Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason. The pauses get longer, because
+// a list of all slices ten times a second takes a fifth of a CPU from what the test waits for.
 func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	why := ""
+	began, why := time.Now(), ""
 	for {
 		done, reason := ok(ctx)
 		if done {
@@ -191,7 +190,7 @@ func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s: not within %s: %s", what, limit, why)
-		case <-ticker.C:
+		case <-time.After(min(max(time.Since(began)/20, 100*time.Millisecond), 500*time.Millisecond)):
 		}
 	}
 }
