@@ -31,9 +31,6 @@ const attempts = 3
 // daemon with another child must serve too.
 const maxWaits = 2
 
-// slow is how many times longer than settle the change of limits can take: each command takes seconds on a loaded machine.
-const slow = 2
-
 // startPoll is the pause between lists while a server is in start.
 const startPoll = 50 * time.Millisecond
 
@@ -43,7 +40,7 @@ const defaults = 0
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
 	namespace namespace
-	// daemon is the PID of the daemon, settle the time for which a server can be in start.
+	// daemon is the PID of the daemon, settle the time limit of apply.
 	daemon int
 	settle time.Duration
 
@@ -70,7 +67,7 @@ func (l *limiter) want(d mpsd.Daemon) {
 // lists it only once it serves. So apply sets the defaults first, and then waits for each child of the daemon. It fails
 // unless each server has answered that it has the limits.
 func (l *limiter) apply(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, slow*l.settle)
+	ctx, cancel := context.WithTimeout(ctx, l.settle)
 	defer cancel()
 	if !l.met[defaults] {
 		if err := l.set(ctx, defaults); err != nil {
@@ -78,7 +75,7 @@ func (l *limiter) apply(ctx context.Context) error {
 		}
 		l.met[defaults] = true
 	}
-	inStart, since := 0, map[int]time.Time{} // When apply first saw a child in start.
+	inStart := 0
 	late := func() error {
 		l.late[inStart]++
 		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of other shares",
@@ -118,9 +115,6 @@ func (l *limiter) apply(ctx context.Context) error {
 		for _, pid := range children {
 			if !slices.Contains(servers, pid) && l.late[pid] < maxWaits {
 				settled, inStart = false, pid
-				if since[pid].IsZero() {
-					since[pid] = time.Now()
-				}
 			}
 		}
 		switch {
@@ -128,8 +122,6 @@ func (l *limiter) apply(ctx context.Context) error {
 			return nil
 		case inStart == 0:
 			continue
-		case time.Since(since[inStart]) >= l.settle:
-			return late()
 		}
 		select {
 		case <-time.After(startPoll):
@@ -142,7 +134,7 @@ func (l *limiter) apply(ctx context.Context) error {
 // hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could take
 // the device, with all of its memory, and keep the daemon's clients from it.
 func (l *limiter) hold(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, slow*l.settle)
+	ctx, cancel := context.WithTimeout(ctx, l.settle)
 	defer cancel()
 	servers, err := l.servers(ctx)
 	if err != nil || len(servers) > 0 {

@@ -155,10 +155,9 @@ func (e *env) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
 	return d
 }
 
-// ensure waits as long as the kubelet does.
 func (e *env) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(e.t.Context(), 45*time.Second)
+	ctx, cancel := context.WithTimeout(e.t.Context(), 30*time.Second)
 	defer cancel()
 	status, err := s.ensure(ctx, d)
 	if err != nil {
