@@ -72,3 +72,12 @@ func TestDoctor_WatchOfAnotherFormat_Refused(t *testing.T) {
 		}
 	}
 }
+
+func TestAges_OlderFinding_IsTheSame(t *testing.T) {
+	if a, b := "oldest for 59s, 2g.20gb", "oldest for 1m5s, 2g.20gb"; ages.ReplaceAllString(a, "") != ages.ReplaceAllString(b, "") {
+		t.Errorf("%q and %q differ", ages.ReplaceAllString(a, ""), ages.ReplaceAllString(b, ""))
+	}
+	if a := "1 of 2 GPUs, 2g.20gb"; ages.ReplaceAllString(a, "") != a {
+		t.Errorf("%q has an age", a)
+	}
+}

@@ -502,6 +502,22 @@ func (k *kept) release() error {
 	return err
 }
 
+// shakeHands begins a handshake. Its end is kept, with a text after it.
+func shakeHands(t *testing.T, l *listener, text string) (*kept, *tls.Conn) {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	k := &kept{Conn: c}
+	over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
+	if _, err := io.WriteString(over, text); err != nil {
+		t.Fatal(err)
+	}
+	return k, over
+}
+
 // TestServer_ClientIsSlow_AnsweredAsLongAsItWaits has clients on a loaded machine, which pause within a step of a request.
 func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 	slow := limits
@@ -535,17 +551,8 @@ func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 	}
 	t.Run("handshake", func(t *testing.T) {
 		t.Parallel()
-		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		k := &kept{Conn: c}
-		over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
-		if _, err := io.WriteString(over, text); err != nil {
-			t.Fatal(err)
-		}
-		pause(t, c)
+		k, over := shakeHands(t, l, text)
+		pause(t, k.Conn)
 		if err := k.release(); err != nil {
 			t.Fatal(err)
 		}
@@ -598,16 +605,7 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 		if secure {
 			t.Run("sent with the end of the handshake", func(t *testing.T) {
 				t.Parallel()
-				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				k := &kept{Conn: c}
-				over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
-				if _, err := io.WriteString(over, "G"); err != nil {
-					t.Fatal(err)
-				}
+				k, over := shakeHands(t, l, "G")
 				if err := k.release(); err != nil {
 					t.Fatal(err)
 				}

@@ -174,7 +174,7 @@ func (e *Env) KubectlGPU(ctx context.Context, args ...string) (string, error) {
 }
 
 // Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason. The pauses get longer, because
-// a list of all slices ten times a second takes a fifth of a CPU from what the test waits for.
+// reading all slices ten times a second takes a tenth of a CPU from what the test waits for.
 func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
