@@ -150,7 +150,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		return false, err
 	}
 	many := want.Users != "one"
-	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit, late: map[int]int{}}
+	l := &limiter{settle: d.s.settleLimit, late: map[int]int{}}
+	defer l.close()
 	p, refused, err := d.start(want, many, l)
 	if refused && many {
 		// If it runs without the mode, this driver's daemon lacks the mode: users wait for each other.
@@ -184,7 +185,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		case <-p.gone:
 			return true, fmt.Errorf("it ended: %s", p.cause())
 		case <-d.ctx.Done():
-			d.quit(want, p)
+			d.quit(p, l)
 			return true, nil
 		case <-p.out.faults:
 			looks = true
@@ -196,7 +197,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		}
 		if looks {
 			if err := d.recovered(p, l); err != nil {
-				d.quit(want, p)
+				d.quit(p, l)
 				return true, err
 			}
 			clear(l.met) // Root in a container can change the limits of a server, and end it.
@@ -207,7 +208,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		is := want
 		want, generation = d.desired()
 		if want.UUID != is.UUID || want.Users != is.Users {
-			d.quit(is, p)
+			d.quit(p, l)
 			return true, nil
 		}
 		if !reflect.DeepEqual(want, is) {
@@ -320,17 +321,19 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 	if many {
 		args = append(args, "-multiuser-server")
 	}
-	cmd, err := d.namespace(want).command(context.Background(), args...)
+	n := d.namespace(want)
+	cmd, err := n.command(args...)
 	if err != nil {
 		return nil, false, err
 	}
 	if p, err = startProcess(cmd); err != nil {
 		return nil, false, err
 	}
+	l.close()
 	l.daemon = p.pid()
 	l.want(want)
 	if err = writeNote(d.dir, d.s.o.BootID, want, p.pid()); err == nil {
-		err = d.awaitReady(p, l, many)
+		err = d.awaitReady(p, n, l, many)
 	}
 	if err != nil {
 		refused = p.refusedOption()
@@ -342,14 +345,17 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 
 // awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first. A daemon for
 // many users has a server from then on.
-func (d *daemon) awaitReady(p *process, l *limiter, many bool) error {
+func (d *daemon) awaitReady(p *process, n namespace, l *limiter, many bool) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	own := filepath.Join(d.dir, daemonDir)
 	last := "no answer yet"
 	for wait := 2 * time.Millisecond; ; wait = min(wait+wait/2, 50*time.Millisecond) {
 		if _, err := os.Lstat(filepath.Join(own, controlSocket)); err == nil {
-			err := l.apply(d.ctx)
+			err := l.open(n) // The daemon has entered its namespace.
+			if err == nil {
+				err = l.apply(d.ctx)
+			}
 			if err == nil && many {
 				d.hold(l)
 			}
@@ -381,10 +387,10 @@ func (d *daemon) hold(l *limiter) {
 }
 
 // quit asks a serving daemon to end, and kills it after a timeout.
-func (d *daemon) quit(want mpsd.Daemon, p *process) {
+func (d *daemon) quit(p *process, l *limiter) {
 	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
 	defer cancel()
-	if _, err := d.namespace(want).ask(ctx, "quit -t 1"); err == nil {
+	if _, err := l.control.ask(ctx, "quit -t 1"); err == nil {
 		select {
 		case <-p.gone:
 		case <-ctx.Done():

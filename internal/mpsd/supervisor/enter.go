@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/internal/driverprogram"
 )
 
-// program is NVIDIA's control daemon, which also sends commands to a running daemon.
+// program is NVIDIA's control daemon. It also sends commands to a running one.
 const program = "nvidia-cuda-mps-control"
 
 // Directories of the daemon in its own mount namespace.
@@ -36,7 +36,7 @@ const (
 	deviceVariable = "CUDA_VISIBLE_DEVICES="
 )
 
-// namespace describes the mount namespace of an MPS process, and the process in it.
+// namespace describes the mount namespace of a daemon, and the daemon in it.
 type namespace struct {
 	// Root is the driver's, and the process's own if it is a root file system. DevRoot holds the device nodes; empty: it
 	// is found.
@@ -95,11 +95,16 @@ func Enter(args []string) error {
 			return fmt.Errorf("%s: %w", s.what, err)
 		}
 	}
+	return fmt.Errorf("run %s: %w", p.Path, unix.Exec(p.Path, append([]string{program}, n.Args...), n.environ(p)))
+}
+
+// environ returns the environment of MPS processes of the program p.
+func (n namespace) environ(p driverprogram.Program) []string {
 	env := append(p.Environ(), pipeVariable, "CUDA_MPS_LOG_DIRECTORY="+insideLog, deviceVariable+n.UUID)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok && p.LibraryPath == "" {
 		env = append(env, "LD_LIBRARY_PATH="+v)
 	}
-	return fmt.Errorf("run %s: %w", p.Path, unix.Exec(p.Path, append([]string{program}, n.Args...), env))
+	return env
 }
 
 func bind(from, to string) error {
@@ -110,31 +115,52 @@ func findProgram(root string) (driverprogram.Program, error) {
 	return driverprogram.Find(root, program, "install the driver's MPS programs (nvidia-compute-utils, cuda-mps)")
 }
 
-// command returns an MPS process that is not started yet.
-func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+// command returns a daemon that is not started yet.
+func (n namespace) command(args ...string) (*exec.Cmd, error) {
 	n.Args = args
 	text, err := json.Marshal(n)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", EnterVerb, string(text))
+	cmd := exec.Command("/proc/self/exe", EnterVerb, string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	// Children of a killed process may hold its pipes open.
 	cmd.WaitDelay = time.Second
 	return cmd, nil
 }
 
-// ask sends commands to the running daemon and returns its output.
-func (n namespace) ask(ctx context.Context, commands ...string) (string, error) {
-	cmd, err := n.command(ctx)
+// control sends commands to a running daemon. Its processes have the daemon's root directory, and so its mounts: a mount
+// namespace for each command takes many times longer, because the kernel changes all namespaces under one lock.
+type control struct {
+	root    *os.File // pins the root directory, which a number of a process does not
+	program string
+	environ []string
+}
+
+// control returns the control of a daemon that has entered the namespace, by its PID.
+func (n namespace) control(pid int) (*control, error) {
+	p, err := findProgram(n.Root)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	root, err := os.OpenFile(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the daemon's root directory: %w", err)
+	}
+	return &control{root: root, program: p.Path, environ: n.environ(p)}, nil
+}
+
+// ask sends commands to the daemon and returns their output.
+func (c *control) ask(ctx context.Context, commands ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.program)
+	cmd.Args[0], cmd.Env, cmd.Dir = program, c.environ, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/self/fd/%d", c.root.Fd()), Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
 	var out driverprogram.Output
 	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	err := cmd.Run()
 	text := clip(out.String())
 	switch {
 	case ctx.Err() != nil:

@@ -39,10 +39,10 @@ const defaults = 0
 
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
-	namespace namespace
-	// daemon is the PID of the daemon, settle the time limit of apply.
-	daemon int
-	settle time.Duration
+	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply.
+	control *control
+	daemon  int
+	settle  time.Duration
 
 	mib     uint64 // 0: no limit
 	threads int
@@ -53,6 +53,21 @@ type limiter struct {
 	late map[int]int
 	// met holds the servers, and defaults, that have these limits by their own answer.
 	met map[int]bool
+}
+
+// open opens the control of the daemon, which has entered the namespace, unless it is open.
+func (l *limiter) open(n namespace) (err error) {
+	if l.control == nil {
+		l.control, err = n.control(l.daemon)
+	}
+	return err
+}
+
+func (l *limiter) close() {
+	if l.control != nil {
+		_ = l.control.root.Close()
+		l.control = nil
+	}
 }
 
 // want changes the limits. Servers have them after the next apply.
@@ -237,7 +252,7 @@ func (l *limiter) set(ctx context.Context, server int) error {
 func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	out, err := l.namespace.ask(ctx, commands...)
+	out, err := l.control.ask(ctx, commands...)
 	if err != nil {
 		return "", fmt.Errorf("no answer: %w", err)
 	}
