@@ -191,6 +191,11 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute",
 	},
 	{
+		Name: "no answer of NVML at the start is a missing driver", File: "pkg/gpu/inventory/watch.go",
+		Old: "if err == nil || errors.Is(err, ErrNoDriver) {", New: "if !errors.Is(err, nvml.ErrReplaced) {",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_FirstScanFails_StoresNothing",
+	},
+	{
 		Name: "an unreadable record of faults is none", File: "pkg/gpu/health/tracker/tracker.go",
 		Old: "health.New([]gpu.Fault{unknown}), true", New: "health.New(nil), true",
 		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",

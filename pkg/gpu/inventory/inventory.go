@@ -78,7 +78,7 @@ func (s *Switches) Unlock(string) { s.ended.Add(1) }
 
 // Inventory scans a node.
 type Inventory struct {
-	// Scans has the Snapshot that Watch delivered last.
+	// Scans has the Snapshot of NVML's last answer.
 	Scans *Latest
 	// Trigger makes Watch scan now, or again after the current scan.
 	Trigger notify.Trigger

@@ -36,7 +36,8 @@ const (
 var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NVML has not answered for a minute")
 
 // Watch stores the Snapshot and calls found at the start and whenever the Snapshot or the error changes, until the
-// context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it.
+// context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it. Nothing is
+// stored before NVML's first answer, because no answer is not a node without a driver.
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
 // NVML does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
@@ -46,7 +47,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
 	deliver := func(s gpu.Snapshot, err error) {
-		if !errors.Is(err, nvml.ErrReplaced) {
+		if err == nil || errors.Is(err, ErrNoDriver) { // Otherwise it is the last one, if there is any.
 			i.Scans.Set(s)
 		}
 		found(s, err)

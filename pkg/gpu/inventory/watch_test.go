@@ -92,6 +92,21 @@ func (w *env) start() {
 	})
 }
 
+// stored checks the number of GPUs in the stored Snapshot. No GPUs: none is stored yet.
+func (w *env) stored(gpus int) {
+	w.t.Helper()
+	select {
+	case <-w.i.Scans.Scanned():
+		if n := len(w.i.Scans.Snapshot().GPUs); n != gpus || n == 0 {
+			w.t.Errorf("a Snapshot with %d GPUs is stored, want %d", n, gpus)
+		}
+	default:
+		if gpus > 0 {
+			w.t.Error("no Snapshot is stored")
+		}
+	}
+}
+
 func (w *env) next() delivery {
 	w.t.Helper()
 	select {
@@ -217,6 +232,18 @@ func TestWatch_DriverLoadedLater_ReportsGPUs(t *testing.T) {
 	}
 }
 
+func TestWatch_FirstScanFails_StoresNothing(t *testing.T) {
+	w := startWatch(t, func(s *engine.State) { s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}} })
+	if d := w.next(); len(d.snapshot.GPUs) != 0 || !errors.Is(d.err, nvml.Unknown) {
+		t.Fatalf("delivered %d GPUs, %v; want none and the error", len(d.snapshot.GPUs), d.err)
+	}
+	w.stored(0)
+	simtest.Change(t, w.machine, func(s *engine.State) { s.Faults = nil })
+	w.tick(1)
+	w.next()
+	w.stored(8)
+}
+
 func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
 	w := startWatch(t, nil)
 	w.next()
@@ -284,12 +311,14 @@ func TestWatch_NVMLHangs_ReportsHealthUnknown(t *testing.T) {
 			if d := w.next(); len(d.snapshot.GPUs) != gpus || !errors.Is(d.err, ErrHealthUnknown) {
 				t.Fatalf("%d GPUs, %v; want the last %d and ErrHealthUnknown", len(d.snapshot.GPUs), d.err, gpus)
 			}
+			w.stored(gpus)
 			w.send(w.late, 2*pollsToUnknown)
 			w.nothingDelivered()
 			release()
 			if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 				t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
 			}
+			w.stored(8)
 		})
 	}
 }

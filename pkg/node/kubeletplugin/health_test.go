@@ -114,6 +114,24 @@ func TestPlugin_EndsBetweenEventAndTaint_NextOnePublishesTaint(t *testing.T) {
 	e.CheckClean()
 }
 
+// TestPlugin_NVMLFailsSinceStart_PrepareSaysSo: no answer of NVML is not a node without a driver.
+func TestPlugin_NVMLFailsSinceStart_PrepareSaysSo(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	e.Stop()
+	simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}} })
+	e.start()
+	c := e.AddClaim("u-1", first, "")
+	if err := e.Prepare(c)["u-1"]; !strings.Contains(err, "NVML has not answered since then") {
+		t.Errorf("a claim before NVML's first answer: %q", err)
+	}
+	simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = nil })
+	e.mustPrepare(t, apiFault{}, c)
+	e.Unprepare(c)
+	e.CheckClean()
+}
+
 // TestPlugin_HealthQueriesFail_UnmonitoredWithoutEffect has queries of one GPU's health fail for a while.
 func TestPlugin_HealthQueriesFail_UnmonitoredWithoutEffect(t *testing.T) {
 	e := newEnv(t)

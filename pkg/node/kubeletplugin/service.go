@@ -55,7 +55,7 @@ type service struct {
 func (s *service) ready(ctx context.Context) error {
 	err := s.recovery.wait(ctx, readyLimit)
 	if err == nil {
-		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, fmt.Errorf("NVML has not answered for %s", readyLimit))
+		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, errors.New("NVML has not answered since then"))
 	}
 	if err == nil {
 		return nil
