@@ -6,6 +6,7 @@
 package crash
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -120,12 +121,12 @@ func (e *crashEnv) prepare(c *drapb.Claim) error {
 
 func (e *crashEnv) unprepare(c *drapb.Claim) error { return e.kubelet.Unprepare(e.t.Context(), c) }
 
-// files lists the files of a claim, including temporary ones.
-func (e *crashEnv) files(uid string) []string {
+// files lists the files whose path has a text.
+func (e *crashEnv) files(text string) []string {
 	var out []string
 	for _, dir := range e.stateDirs() {
 		_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-			if err == nil && !d.IsDir() && (strings.Contains(path, uid) || strings.HasSuffix(path, ".tmp")) {
+			if err == nil && !d.IsDir() && strings.Contains(path, text) {
 				out = append(out, path)
 			}
 			return nil
@@ -246,6 +247,14 @@ func (e *crashEnv) killAtEach(c *drapb.Claim, phase string, before func(), call 
 		}
 		if left := append(e.files(c.Uid), e.effects()...); len(left) > 0 {
 			e.t.Errorf("after a kill at effect %d of %s there is left: %v", points, phase, left)
+		}
+		// The plugin writes files of its own meanwhile.
+		what := fmt.Sprintf("no temporary file after a kill at effect %d of %s", points, phase)
+		if err := e.env.Eventually(e.t.Context(), what, 10*time.Second, func(context.Context) (bool, string) {
+			left := e.files(".tmp")
+			return len(left) == 0, fmt.Sprint(left)
+		}); err != nil {
+			e.t.Error(err)
 		}
 	}
 	if points < 5 {

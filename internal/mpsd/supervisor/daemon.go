@@ -322,7 +322,7 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 		args = append(args, "-multiuser-server")
 	}
 	n := d.namespace(want)
-	cmd, err := n.command(args...)
+	cmd, err := n.command(context.Background(), args...)
 	if err != nil {
 		return nil, false, err
 	}

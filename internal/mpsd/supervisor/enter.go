@@ -116,13 +116,13 @@ func findProgram(root string) (driverprogram.Program, error) {
 }
 
 // command returns a daemon that is not started yet.
-func (n namespace) command(args ...string) (*exec.Cmd, error) {
+func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	n.Args = args
 	text, err := json.Marshal(n)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("/proc/self/exe", EnterVerb, string(text))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", EnterVerb, string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true}
 	// Children of a killed process may hold its pipes open.
 	cmd.WaitDelay = time.Second
