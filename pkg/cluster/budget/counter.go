@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -31,8 +32,9 @@ type Counter struct {
 	asker   ask.Asker
 	driver  string
 	devices []priced
-	// known caches the costs of one device of a request.
-	known *lru.Cache
+	// known caches the costs of one device of a request. Of equal requests at the same time, one is counted.
+	known  *lru.Cache
+	counts singleflight.Group
 }
 
 // priced is a device with its size.
@@ -125,9 +127,28 @@ func (c *Counter) device(ctx context.Context, q ask.Request) (Charge, error) {
 	expressions := q.Expressions()
 	text, _ := json.Marshal([]any{expressions, asked}) // They always encode.
 	key := sha256.Sum256(text)
-	if known, ok := c.known.Get(key); ok {
-		return c.named(known.(Charge), q), nil
+	for {
+		if known, ok := c.known.Get(key); ok {
+			return c.named(known.(Charge), q), nil
+		}
+		one, err, _ := c.counts.Do(string(key[:]), func() (any, error) {
+			one, err := c.largest(ctx, expressions, asked)
+			if err == nil {
+				c.known.Add(key, one)
+			}
+			return one, err
+		})
+		switch {
+		case err == nil:
+			return c.named(one.(Charge), q), nil
+		case ctx.Err() != nil: // Otherwise the time of another caller was up, and this one goes on from there.
+			return Charge{}, err
+		}
 	}
+}
+
+// largest returns the cost of the largest device that fits.
+func (c *Counter) largest(ctx context.Context, expressions []string, asked map[resourceapi.QualifiedName]resource.Quantity) (Charge, error) {
 	// The pools know the identities of one node of each shape only.
 	expressions = slices.DeleteFunc(slices.Clone(expressions), c.identifies)
 	out, found := Charge{}, false
@@ -147,8 +168,7 @@ func (c *Counter) device(ctx context.Context, q ask.Request) (Charge, error) {
 	if !found {
 		out = c.absent(expressions)
 	}
-	c.known.Add(key, out)
-	return c.named(out, q), nil
+	return out, nil
 }
 
 // named adds the request to the reason, which the cache does not have.

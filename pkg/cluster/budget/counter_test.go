@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,6 +137,61 @@ func TestLargest_Forms_CostTheLargestDeviceThatTheyCouldGet(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// looks counts the devices that are evaluated with a context: each evaluation asks whether the time is up.
+type looks struct {
+	context.Context
+	n *atomic.Int64
+}
+
+func (l looks) Err() error {
+	l.n.Add(1)
+	return l.Context.Err()
+}
+
+// TestLargest_EqualRequestsAtOnce_CountedOnce: a hundred claims of a Job are created at once.
+func TestLargest_EqualRequestsAtOnce_CountedOnce(t *testing.T) {
+	asked := devices(t, "- {name: r, exactly: {deviceClassName: mig-1g.10gb.nvidia.com}}")
+	evaluated := func(claims int) int64 {
+		c, _ := newCounter(t, "hgx-h100", "hgx-b200", "dgx-a100-80")
+		ctx, start := looks{t.Context(), new(atomic.Int64)}, make(chan struct{})
+		var all sync.WaitGroup
+		for range claims {
+			all.Go(func() {
+				<-start
+				if cost, err := c.Largest(ctx, asked); err != nil || cost.MilliGPUs == 0 {
+					t.Errorf("%+v, %v", cost, err)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		return ctx.n.Load()
+	}
+	if one, many := evaluated(1), evaluated(100); one == 0 || many > one+200 {
+		t.Errorf("one claim evaluates %d devices, a hundred %d", one, many)
+	}
+}
+
+// TestLargest_TimeOfAnotherIsUp_GoesOn: a caller with time must not get the error of one without.
+func TestLargest_TimeOfAnotherIsUp_GoesOn(t *testing.T) {
+	asked := devices(t, "- {name: r, exactly: {deviceClassName: mig-1g.10gb.nvidia.com}}")
+	for range 20 {
+		c, _ := newCounter(t, "hgx-h100")
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		both.Go(func() {
+			if _, err := c.Largest(ctx, asked); err != nil && !errors.Is(err, ErrTime) {
+				t.Error(err)
+			}
+		})
+		both.Go(cancel)
+		if cost, err := c.Largest(t.Context(), asked); err != nil || cost.MilliGPUs == 0 {
+			t.Errorf("%+v, %v", cost, err)
+		}
+		both.Wait()
 	}
 }
 
