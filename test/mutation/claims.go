@@ -429,4 +429,14 @@ var claimMutations = []Mutation{
 		Old: "now != absent && now != read {", New: "now != absent && now != read && now == replacing {",
 		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",
 	},
+	{
+		Name: "each of equal claims is counted", File: "pkg/cluster/budget/counter.go",
+		Old: "c.counts.Do(", New: "new(singleflight.Group).Do(",
+		Package: "./pkg/cluster/budget", Test: "TestLargest_EqualRequestsAtOnce_CountedOnce",
+	},
+	{
+		Name: "a GPU of a node with missing slices is free", File: "pkg/show/view/build.go",
+		Old: "g.Incomplete = b.node.Incomplete", New: "g.Incomplete = false",
+		Package: "./pkg/show/view", Test: "TestNodes_PoolHalfWritten_Incomplete",
+	},
 }

@@ -124,7 +124,7 @@ var buses = strings.Fields("19 1b 38 3b 43 4c 52 5d 61 9b 9d ab bb c3 ca cb d1 d
 // figures serves the metrics of a plugin. Each GPU has a utilization of its own.
 func figures(w http.ResponseWriter, r *http.Request, pod string) { figuresOf(nil)(w, r, pod) }
 
-// figuresOf serves the metrics of plugins. Only the held GPUs, as NODE/BUS, are in use.
+// figuresOf serves the metrics of plugins. Only the held GPUs, as NODE/BUS, are measured: GPUs with partitions are not.
 func figuresOf(held map[string]bool) func(w http.ResponseWriter, r *http.Request, pod string) {
 	return func(w http.ResponseWriter, _ *http.Request, pod string) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -132,7 +132,7 @@ func figuresOf(held map[string]bool) func(w http.ResponseWriter, r *http.Request
 		for i, bus := range buses {
 			use := float64((i*37+len(pod)*11+7*int(pod[len(pod)-1]))%100+1) / 100
 			if held != nil && !held[strings.TrimPrefix(pod, "plugin.")+"/"+bus] {
-				use = 0
+				continue
 			}
 			fmt.Fprintf(w, "gpu_dra_device_utilization_ratio{node=%q,type=\"gpu\",device=\"gpu-0000-%s-00-0\"} %.2f\n", pod, bus, use)
 		}

@@ -175,7 +175,7 @@ func TestPage_Keyboard_ReachesClaimAndReturns(t *testing.T) {
 		eval[bool](p, fmt.Sprintf(`((s) => { s.value = %q; return s.dispatchEvent(new Event('input')); })(document.getElementById('search'))`, text))
 	}
 	seek("namespace:training")
-	p.wait(`document.getElementById('found').textContent === '12 GPUs found'`)
+	p.wait(`document.getElementById('found').textContent.startsWith('12 of ')`)
 	seek("")
 	p.run(chromedp.Click(chromedp.CSS(`#tab-pending`)))
 	p.wait(`document.querySelector('.cards .summary')?.textContent.includes('waits')`)

@@ -116,8 +116,8 @@ func TestPage_Free_IsOneNumber(t *testing.T) {
 			t.Errorf("the legend by %s has %d entries", by, chips)
 		}
 		for i := range chips {
-			text := eval[string](p, fmt.Sprintf(`(() => { const c = document.querySelectorAll('#legend button')[%d], n = c.querySelector('b').textContent; c.click(); return n + ' GPU' + (n === '1' ? '' : 's') + ' found'; })()`, i))
-			p.wait(fmt.Sprintf(`document.getElementById('found').textContent === %q`, text))
+			text := eval[string](p, fmt.Sprintf(`(() => { const c = document.querySelectorAll('#legend button')[%d], n = c.querySelector('b').textContent; c.click(); return n + ' of '; })()`, i))
+			p.wait(fmt.Sprintf(`document.getElementById('found').textContent.startsWith(%q)`, text))
 			p.click(`#legend [aria-pressed=true]`)
 			p.wait(`document.getElementById('found').textContent === ''`)
 		}

@@ -384,6 +384,7 @@ func (b *builder) done() Node {
 		slices.SortFunc(g.Devices, func(x, y PublishedDevice) int { return cmp.Compare(x.Name, y.Name) })
 		g.Use = use(*g)
 		g.FreeSlices = freeSlices(*g)
+		g.Incomplete = b.node.Incomplete
 		b.node.GPUs = append(b.node.GPUs, *g)
 	}
 	slices.SortFunc(b.node.Groups, func(x, y Group) int {

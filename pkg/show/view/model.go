@@ -66,6 +66,8 @@ type GPU struct {
 	Health string `json:"health,omitempty"`
 	// Taints come from a cordon and from DeviceTaintRules.
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
+	// Incomplete means that slices of its node are missing, so that no claim gets a device there.
+	Incomplete bool `json:"incomplete,omitempty"`
 	// Rules are the names of the DeviceTaintRules that taint the GPU.
 	Rules []string `json:"-"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
@@ -144,8 +146,8 @@ type Group struct {
 	Claim   ClaimRef `json:"claim"`
 }
 
-// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint. Counts of free GPUs
-// count these.
+// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, and all slices of its
+// node are there. Counts of free GPUs count these.
 func (g GPU) Available() bool { return g.Use == Free && g.Condition() == "ok" }
 
 // Holders returns the claims with access to the GPU, each once.
@@ -210,7 +212,7 @@ func (g GPU) Summary() string {
 }
 
 // Condition is the health and the taints in words, or "ok". It is "unknown" for a GPU that is in no slice
-// itself, although one of its NVLink groups can be.
+// itself, although one of its NVLink groups can be. Where slices are missing, it ends with them.
 func (g GPU) Condition() string {
 	var out []string
 	if g.Health != "" {
@@ -226,6 +228,9 @@ func (g GPU) Condition() string {
 		} else {
 			out = append(out, word)
 		}
+	}
+	if g.Incomplete {
+		out = append(out, slicesMissing)
 	}
 	if len(out) == 0 && !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return strings.HasPrefix(d.Name, g.Name) }) {
 		return "unknown"

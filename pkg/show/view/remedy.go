@@ -15,10 +15,11 @@ type Remedy struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// The words of a cordon and of rules.
+// The words of a cordon, of rules and of an incomplete pool.
 const (
-	cordonCause = "cordoned by an administrator: no new claim gets it"
-	deleteRule  = "kubectl delete devicetaintrule "
+	slicesMissing = "slices missing"
+	cordonCause   = "cordoned by an administrator: no new claim gets it"
+	deleteRule    = "kubectl delete devicetaintrule "
 )
 
 // Remedies returns a remedy for each part of the GPU's Condition, in its order, and for a GPU that no slice has.
@@ -41,6 +42,10 @@ func (g GPU) Remedies() (out []Remedy) {
 	for _, name := range g.Rules {
 		out = append(out, Remedy{"the DeviceTaintRule " + name + " taints it: claims without a toleration do not get it", "delete the rule if it is not needed",
 			[]string{deleteRule + name}})
+	}
+	if g.Incomplete {
+		out = append(out, Remedy{"slices of its node are missing, as during an update: no claim gets a device until all are written",
+			"if it lasts, see the node's plugin", []string{"kubectl gpu doctor " + g.Node}})
 	}
 	switch {
 	case g.Use == Unpublished:

@@ -35,6 +35,7 @@ func TestRemedies_Conditions_NameCommandsOfTheGPU(t *testing.T) {
 			g.Taints, g.Rules = []resourceapi.DeviceTaint{{Key: "example.com/burn-in", Effect: "NoSchedule"}}, []string{"burn-in"}
 		}, false, "the DeviceTaintRule burn-in taints it", []string{"kubectl delete devicetaintrule burn-in"}},
 		"in no slice": {func(g *GPU) { g.Devices = nil }, false, "health is unknown", []string{"kubectl gpu doctor n1"}},
+		"half a pool": {func(g *GPU) { g.Incomplete = true }, false, "slices of its node are missing", []string{"kubectl gpu doctor n1"}},
 		"unpublished": {func(g *GPU) { g.Devices, g.Use = nil, Unpublished }, false, "no slice publishes it", []string{"kubectl gpu doctor n1"}},
 		"two": {func(g *GPU) {
 			g.Health, g.Taints = "drain-reset", []resourceapi.DeviceTaint{{Key: resourceslices.CordonTaint, Effect: "NoExecute"}}

@@ -212,8 +212,14 @@ func TestNodes_PoolHalfWritten_Incomplete(t *testing.T) {
 	if nodes := view.Nodes(objects(all)); nodes[0].Incomplete || len(nodes[0].GPUs) != 2 {
 		t.Errorf("complete pool: %+v", nodes[0])
 	}
-	if nodes := view.Nodes(objects(all[1:])); !nodes[0].Incomplete {
+	nodes := view.Nodes(objects(all[1:]))
+	if !nodes[0].Incomplete {
 		t.Error("a slice is missing, and the node is complete")
+	}
+	for _, g := range nodes[0].GPUs {
+		if g.Available() || g.FreeBytes() != 0 || g.Condition() != "slices missing" {
+			t.Errorf("%s is available: %v, with %d bytes, and %s", g.Name, g.Available(), g.FreeBytes(), g.Condition())
+		}
 	}
 }
 

@@ -35,10 +35,13 @@ export function ofSegment(gpu, allocation) {
   return ofNamespace(allocation.claim.namespace);
 }
 
+// marked are the healths with a frame around a GPU, whatever its colour.
+const marked = ['tainted', 'unhealthy'];
+
 // ofRest is the class of the memory of a GPU that no claim has. Only memory that a claim can get looks free.
 export function ofRest(gpu) {
   const health = healthOf(gpu);
-  if (by === 'health') return `h-${health} rest`;
+  if (by === 'health') return `h-${health}${marked.includes(health) ? '' : ' rest'}`;
   if (health !== 'ok') return `c-${health}`;
   return useOf(gpu) === 'external' ? 'u-external' : 'u-free';
 }
@@ -48,9 +51,10 @@ export function legend(sums, query, search) {
   const of = (sums, names, make) => names.filter((n) => sums[n]).map(make);
   let rows;
   const closed = of(sums.closed, healths, (h) => [`c-${h}`, `closed:${h}`, `closed: ${h}`, sums.closed[h]]);
+  const held = of(sums.held, marked, (h) => [`held ${h}`, `held:${h}`, `held: ${h}`, sums.held[h]]);
   if (by === 'use') {
     rows = of(sums.use, uses.filter((u) => u !== 'closed'), (u) => [`u-${u}`, `use:${useNames[u] ?? u}`, useNames[u] ?? u, sums.use[u]]);
-    rows.push(...closed);
+    rows.push(...closed, ...held);
   } else if (by === 'health') {
     rows = of(sums.health, healths, (h) => [`h-${h}`, `health:${h}`, h, sums.health[h]]);
   } else {
@@ -61,7 +65,7 @@ export function legend(sums, query, search) {
     }
     if (sums.use.free) rows.push(['u-free', 'use:free', 'free', sums.use.free]);
     if (sums.use.external) rows.push(['u-external', 'use:external', 'external', sums.use.external]);
-    rows.push(...closed);
+    rows.push(...closed, ...held);
   }
   return rows.map(([colour, term, name, count, title]) => {
     const on = query.includes(term.toLowerCase());

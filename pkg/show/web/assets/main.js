@@ -70,7 +70,8 @@ function draw() {
   setText(byId('tab-pending'), `Pending ${number(waiting)}`);
   drawLegend(sums, asked);
   const result = tab === 'gpus' ? list.set(all, asked) : list.set(claims(), asked);
-  setText(byId('found'), asked.length === 0 ? '' : tab === 'gpus' ? `${plural(result.found, 'GPU')} found` : `${plural(result.found, 'claim')} found`);
+  const searched = tab === 'gpus' ? plural(sums.gpus, 'GPU') : tab === 'pending' ? plural(waiting, 'waiting claim') : plural(state.claims.size, 'claim');
+  setText(byId('found'), asked.length === 0 ? '' : `${number(result.found)} of ${searched}`);
   byId('found').classList.toggle('hidden', asked.length === 0);
   drawPanel();
   container.querySelector('[aria-current]')?.removeAttribute('aria-current');
@@ -125,6 +126,7 @@ function close() {
 
 function open(name) {
   tab = name;
+  document.body.dataset.tab = name;
   list?.close();
   for (const one of byId('tabs').children) {
     const on = one.id === `tab-${name}`;

@@ -109,7 +109,8 @@ export class NodeMap {
   gpu(node, gpus, g, j, { per, pixels, size }, i) {
     const group = node.groups?.find((one) => one.members.includes(g.name));
     const linked = (k) => group && Math.floor(k / per) === Math.floor(j / per) && group.members.includes(gpus[k]?.name);
-    const classes = ['gpu', group && 'group', linked(j - 1) && 'from', linked(j + 1) && 'to'].filter(Boolean).join(' ');
+    const wraps = (k) => group && !linked(k) && group.members.includes(gpus[k]?.name); // to another line
+    const classes = ['gpu', group && 'group', linked(j - 1) && 'from', linked(j + 1) && 'to', wraps(j - 1) && 'back', wraps(j + 1) && 'on'].filter(Boolean).join(' ');
     const current = this.at.node === i && this.at.gpu === j;
     const used = ofGPU(g)?.utilization;
     return el('div', { class: classes, role: 'gridcell' },

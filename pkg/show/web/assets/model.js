@@ -59,7 +59,7 @@ export const useOf = (gpu) => (gpu.use === 'free' && !gpu.free ? 'closed' : gpu.
 export const useText = (gpu) => (useOf(gpu) === 'closed' ? 'closed' : gpu.summary);
 
 export const healths = ['ok', 'unknown', 'tainted', 'unhealthy'];
-export const healthOf = (gpu) => (gpu.health ? 'unhealthy' : gpu.taints?.length ? 'tainted' : gpu.condition === 'unknown' ? 'unknown' : 'ok');
+export const healthOf = (gpu) => (gpu.health ? 'unhealthy' : gpu.taints?.length ? 'tainted' : gpu.condition === 'ok' ? 'ok' : 'unknown');
 
 // describe adds the sums of a node, its models, and the text of each GPU that a search looks at.
 function describe(node) {
@@ -71,11 +71,12 @@ function describe(node) {
     add(node.sums.use, use);
     add(node.sums.health, health);
     if (use === 'closed') add(node.sums.closed, health);
+    else add(node.sums.held, health);
     for (const n of namespaces) add(node.sums.namespace, n);
     node.sums.memory += gpu.memoryBytes ?? 0;
     gpu.text = text(
       `node:${node.name}`, gpu.name, gpu.pciAddress, gpu.uuid ?? '', gpu.product ?? '', `use:${useNames[use] ?? use}`,
-      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary, use === 'closed' ? `closed:${health}` : '',
+      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary, `${use === 'closed' ? 'closed' : 'held'}:${health}`,
       node.incomplete ? 'note:incomplete' : '', node.unreadable ? 'note:unreadable' : '',
       ...namespaces.map((n) => `namespace:${n}`),
       ...(gpu.allocations ?? []).flatMap((a) => [keyOf(a.claim), a.profile ?? '', ...(a.pods ?? []).map((p) => `pod:${p}`)]),
@@ -86,7 +87,7 @@ function describe(node) {
 
 // A namespace can have the name of a property that all objects have.
 const counts = () => Object.create(null);
-const sums = () => ({ use: counts(), health: counts(), closed: counts(), namespace: counts(), memory: 0 });
+const sums = () => ({ use: counts(), health: counts(), closed: counts(), held: counts(), namespace: counts(), memory: 0 });
 const add = (sums, key) => (sums[key] = (sums[key] ?? 0) + 1);
 
 const text = (...words) => `\n${words.join('\n')}\n`.toLowerCase();
@@ -101,7 +102,7 @@ export function total(of) {
   for (const { gpus, sums } of of) {
     out.gpus += gpus.length;
     out.memory += sums.memory;
-    for (const by of ['use', 'health', 'closed', 'namespace']) {
+    for (const by of ['use', 'health', 'closed', 'held', 'namespace']) {
       for (const key in sums[by]) out[by][key] = (out[by][key] ?? 0) + sums[by][key];
     }
   }
@@ -109,7 +110,7 @@ export function total(of) {
 }
 
 // exact are the words that match only as a whole: namespace:a does not find namespace:ab.
-const exact = /^(namespace|use|health|closed|state|note):./;
+const exact = /^(namespace|use|health|closed|held|state|note):./;
 
 export const words = (query) => query.toLowerCase().split(/\s+/).filter(Boolean);
 export const matches = (text, all) => all.every((w) => text.includes(exact.test(w) ? `\n${w}\n` : w));
