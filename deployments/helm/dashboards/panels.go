@@ -61,6 +61,9 @@ func idle(by, filter string) string {
 
 const states = "gpu_dra_gpu_seconds_total"
 
+// measured has samples of all nodes whose plugin answers.
+const measured = "gpu_dra_device_health"
+
 // cost is the cost an hour of GPUs in a state, as a number.
 func cost(filter string) string {
 	return "sum(sum by (cluster, model) (rate(" + states + filter + "[$__rate_interval]))" + price + ")"
@@ -91,8 +94,8 @@ var (
 	waitingClaims = panel{title: "Waiting claims", unit: plain, kind: number, thresholds: notice, queries: []query{
 		{`sum(gpu_dra_cluster_claims{phase="pending"})`, ""},
 	}}
-	idleGPUs = panel{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, none: "0", queries: []query{
-		{"sum(" + idle("cluster", "") + ")", ""},
+	idleGPUs = panel{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, queries: []query{
+		{orZero("sum("+idle("cluster", "")+")", measured), ""},
 	}}
 	idleCost = panel{title: "Idle cost an hour", unit: money, description: "The cost of GPUs that claims hold and do not use. Set the chart value cost.prices.",
 		kind: number, thresholds: neutral, none: noPrices, queries: []query{{"sum(" + idle("cluster, model", "") + price + ")", ""}}}
@@ -136,10 +139,10 @@ var dashboards = []dashboard{
 		{title: "Measured GPUs", unit: plain, description: "GPUs of nodes with prepared claims.", kind: number, thresholds: neutral, queries: []query{
 			{`count(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
 		}},
-		{title: "Mean utilization", unit: percent, kind: number, thresholds: neutral, queries: []query{
+		{title: "Utilization of measured GPUs", unit: percent, description: "The mean.", kind: number, thresholds: neutral, queries: []query{
 			{`avg(max by (cluster, uuid) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"}))`, ""},
 		}},
-		{title: "Used memory", unit: percent, kind: number, thresholds: neutral, queries: []query{
+		{title: "Used memory of measured GPUs", unit: percent, kind: number, thresholds: neutral, queries: []query{
 			{`sum(max by (cluster, uuid) (gpu_dra_device_memory_used_bytes{node=~"$node", type="gpu"})) / sum(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
 		}},
 		{title: "Power", unit: watts, kind: number, thresholds: neutral, queries: []query{
@@ -148,7 +151,7 @@ var dashboards = []dashboard{
 		{title: "Hottest GPU", unit: celsius, description: "Boards of data centres reduce their clocks at 85 to 95 degrees.", kind: number, thresholds: heat, queries: []query{
 			{`max(gpu_dra_device_temperature_celsius{node=~"$node"})`, ""},
 		}},
-		{title: "Claims with devices", unit: plain, description: "Devices of prepared claims.", kind: number, thresholds: neutral, queries: []query{
+		{title: "Prepared devices", unit: plain, description: "Shares and partitions count each.", kind: number, thresholds: neutral, queries: []query{
 			{`sum(max by (cluster, node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`, ""},
 		}},
 		{title: "Who holds each GPU", unit: plain, kind: table,
@@ -194,7 +197,7 @@ var dashboards = []dashboard{
 		{title: "Time to prepare a claim's devices (99 %)", unit: seconds, queries: []query{
 			{`histogram_quantile(0.99, sum by (le, operation) (rate(nvidia_dra_request_duration_seconds_bucket[$__rate_interval])))`, "{{operation}}"},
 		}},
-		{title: "Calls of the kubelet", unit: plain, queries: []query{
+		{title: "Calls of the kubelet a second", unit: plain, queries: []query{
 			{`sum by (operation, result) (rate(nvidia_dra_requests_total[$__rate_interval]))`, "{{operation}} {{result}}"},
 		}},
 	}},
@@ -206,11 +209,11 @@ var dashboards = []dashboard{
 			{`count(count by (cluster, claim_namespace, pod) (gpu_dra_claim_device_info{claim_namespace=~"$namespace", pod!=""}))`, ""},
 		}},
 		waitingClaims,
-		{title: "Mean utilization", unit: percent, kind: number, thresholds: used, queries: []query{
+		{title: "Utilization of claims' devices", unit: percent, description: "The mean.", kind: number, thresholds: used, queries: []query{
 			{`avg(max by (cluster, namespace, claim, request, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"}))`, ""},
 		}},
-		{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, none: "0", queries: []query{
-			{"sum(" + idle("cluster", `{claim_namespace=~"$namespace"}`) + ")", ""},
+		{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, queries: []query{
+			{orZero("sum("+idle("cluster", `{claim_namespace=~"$namespace"}`)+")", measured), ""},
 		}},
 		{title: "Idle cost an hour", unit: money, description: idleCost.description, kind: number, thresholds: neutral, none: noPrices, queries: []query{
 			{"sum(" + idle("cluster, model", `{claim_namespace=~"$namespace"}`) + price + ")", ""},
@@ -250,16 +253,16 @@ var dashboards = []dashboard{
 	{name: "health", title: "GPUs / Health", panels: []panel{
 		unhealthyGPUs,
 		{title: "GPUs with advice", unit: plain, description: "GPUs that work, and that an administrator should look at.", kind: number, thresholds: notice, queries: []query{
-			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state=~"`+strings.Join(adviceNames(), "|")+`"}))`, "gpu_dra_device_health"), ""},
+			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state=~"`+strings.Join(adviceNames(), "|")+`"}))`, measured), ""},
 		}},
 		{title: "To reset or reboot", unit: plain, description: "By the recovery action of NVIDIA's driver.", kind: number, thresholds: bad, queries: []query{
 			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_recovery_action) > 0)`, "gpu_dra_device_recovery_action"), ""},
 		}},
 		{title: "XIDs in 10 minutes", unit: plain, kind: number, thresholds: notice, queries: []query{
-			{orZero("sum "+recent("gpu_dra_xid_errors_total"), "gpu_dra_device_health"), ""},
+			{orZero("sum "+recent("gpu_dra_xid_errors_total"), measured), ""},
 		}},
 		{title: "Reduced clocks", unit: plain, description: "By heat or power.", kind: number, thresholds: notice, queries: []query{
-			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state="slowdown"}))`, "gpu_dra_device_health"), ""},
+			{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state="slowdown"}))`, measured), ""},
 		}},
 		{title: "Nodes without driver", unit: plain, kind: number, thresholds: bad, queries: []query{
 			{`count(gpu_dra_nvidia_driver_loaded) - sum(gpu_dra_nvidia_driver_loaded)`, ""},
@@ -303,11 +306,11 @@ var dashboards = []dashboard{
 		{title: "Cost an hour", unit: money, description: "Set the chart value cost.prices.", kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(""), ""}}},
 		{title: "Allocated, an hour", unit: money, kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(`{state="allocated"}`), ""}}},
 		{title: "Free, an hour", unit: money, kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(`{state="free"}`), ""}}},
+		{title: "Unhealthy, an hour", unit: money, kind: number, thresholds: neutral, none: noPrices, queries: []query{{cost(`{state="unhealthy"}`), ""}}},
 		idleCost,
-		{title: "Unused part", unit: percent, description: "Of GPUs that are free, and of those that claims hold and do not use.", kind: number, thresholds: waste, none: noPrices, queries: []query{
-			{"(" + cost(`{state="free"}`) + " + sum(" + idle("cluster, model", "") + price + ")) / " + cost(""), ""},
+		{title: "Unused part", unit: percent, description: "The cost of GPUs that are free or unhealthy, and of those that claims hold and do not use.", kind: number, thresholds: waste, none: noPrices, queries: []query{
+			{"(" + cost(`{state=~"free|unhealthy"}`) + " + sum(" + idle("cluster, model", "") + price + ")) / " + cost(""), ""},
 		}},
-		idleGPUs,
 		{title: "Cost an hour by namespace", unit: money, queries: []query{
 			{`sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{claim_namespace}}"},
 		}},
