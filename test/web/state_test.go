@@ -211,6 +211,9 @@ func TestPage_UnhealthyGPU_ShowsRemedyAndCopiesCommand(t *testing.T) {
 	if !slices.ContainsFunc(notes, func(s string) bool { return strings.HasPrefix(s, "node-00005: slices are missing") }) || !strings.HasPrefix(notes[0], "Notes ") {
 		t.Errorf("the notes are %q", notes)
 	}
+	// A GPU in use gets its entry of the legend when the fault arrives.
+	taint(s, 1, "hgx-h100", "gpu-0000-1b-00-0", resourceapi.DeviceTaint{Key: "gpu.nvidia.com/unhealthy", Value: "lost", Effect: "NoSchedule"})
+	p.wait(`[...document.querySelectorAll('#legend .chip')].some((c) => c.textContent === 'held: unhealthy1')`)
 }
 
 // doctor returns the output of `kubectl gpu doctor` about the page's cluster.

@@ -104,7 +104,7 @@ function drawTotals(rows) {
 
 let legendKey = '';
 function drawLegend(sums, asked) {
-  const key = JSON.stringify([colours.by, colours.version, sums[colours.by], sums.use, sums.closed, asked]);
+  const key = JSON.stringify([colours.by, colours.version, sums[colours.by], sums.use, sums.closed, sums.held, asked]);
   if (key === legendKey) return;
   legendKey = key;
   byId('legend').replaceChildren(...colours.legend(sums, asked, (term, on) => {

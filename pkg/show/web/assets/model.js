@@ -71,12 +71,12 @@ function describe(node) {
     add(node.sums.use, use);
     add(node.sums.health, health);
     if (use === 'closed') add(node.sums.closed, health);
-    else add(node.sums.held, health);
+    else if (use !== 'free') add(node.sums.held, health);
     for (const n of namespaces) add(node.sums.namespace, n);
     node.sums.memory += gpu.memoryBytes ?? 0;
     gpu.text = text(
       `node:${node.name}`, gpu.name, gpu.pciAddress, gpu.uuid ?? '', gpu.product ?? '', `use:${useNames[use] ?? use}`,
-      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary, `${use === 'closed' ? 'closed' : 'held'}:${health}`,
+      `health:${health}`, gpu.condition, gpu.use === 'free' ? '' : gpu.summary, use === 'free' ? '' : `${use === 'closed' ? 'closed' : 'held'}:${health}`,
       node.incomplete ? 'note:incomplete' : '', node.unreadable ? 'note:unreadable' : '',
       ...namespaces.map((n) => `namespace:${n}`),
       ...(gpu.allocations ?? []).flatMap((a) => [keyOf(a.claim), a.profile ?? '', ...(a.pods ?? []).map((p) => `pod:${p}`)]),
