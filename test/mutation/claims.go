@@ -430,9 +430,9 @@ var claimMutations = []Mutation{
 		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",
 	},
 	{
-		Name: "each of equal claims is counted", File: "pkg/cluster/budget/counter.go",
-		Old: "c.counts.Do(", New: "new(singleflight.Group).Do(",
-		Package: "./pkg/cluster/budget", Test: "TestLargest_EqualRequestsAtOnce_CountedOnce",
+		Name: "equal requests at the same time are evaluated each", File: "pkg/cluster/budget/counter.go",
+		Old: "c.evaluations.Do(", New: "new(singleflight.Group).Do(",
+		Package: "./pkg/cluster/budget", Test: "TestLargest_EqualRequestsAtOnce_EvaluatedOnce",
 	},
 	{
 		Name: "a GPU of a node with missing slices is free", File: "pkg/show/view/build.go",

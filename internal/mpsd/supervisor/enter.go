@@ -132,7 +132,7 @@ func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, erro
 // control sends commands to a running daemon. Its processes have the daemon's root directory, and so its mounts: a mount
 // namespace for each command takes many times longer, because the kernel changes all namespaces under one lock.
 type control struct {
-	root    *os.File // pins the root directory, which a number of a process does not
+	root    *os.File // Open, because the PID of a daemon that has ended can become that of another process.
 	program string
 	environ []string
 }

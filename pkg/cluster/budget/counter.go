@@ -32,9 +32,9 @@ type Counter struct {
 	asker   ask.Asker
 	driver  string
 	devices []priced
-	// known caches the costs of one device of a request. Of equal requests at the same time, one is counted.
-	known  *lru.Cache
-	counts singleflight.Group
+	// known caches the costs of one device of a request. Equal requests at the same time share one evaluation.
+	known       *lru.Cache
+	evaluations singleflight.Group
 }
 
 // priced is a device with its size.
@@ -131,7 +131,7 @@ func (c *Counter) device(ctx context.Context, q ask.Request) (Charge, error) {
 		if known, ok := c.known.Get(key); ok {
 			return c.named(known.(Charge), q), nil
 		}
-		one, err, _ := c.counts.Do(string(key[:]), func() (any, error) {
+		one, err, _ := c.evaluations.Do(string(key[:]), func() (any, error) {
 			one, err := c.largest(ctx, expressions, asked)
 			if err == nil {
 				c.known.Add(key, one)

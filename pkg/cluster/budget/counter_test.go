@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -151,8 +152,8 @@ func (l looks) Err() error {
 	return l.Context.Err()
 }
 
-// TestLargest_EqualRequestsAtOnce_CountedOnce: a hundred claims of a Job are created at once.
-func TestLargest_EqualRequestsAtOnce_CountedOnce(t *testing.T) {
+// TestLargest_EqualRequestsAtOnce_EvaluatedOnce: a hundred claims of a Job are created at once.
+func TestLargest_EqualRequestsAtOnce_EvaluatedOnce(t *testing.T) {
 	asked := devices(t, "- {name: r, exactly: {deviceClassName: mig-1g.10gb.nvidia.com}}")
 	evaluated := func(claims int) int64 {
 		c, _ := newCounter(t, "hgx-h100", "hgx-b200", "dgx-a100-80")
@@ -175,24 +176,39 @@ func TestLargest_EqualRequestsAtOnce_CountedOnce(t *testing.T) {
 	}
 }
 
-// TestLargest_TimeOfAnotherIsUp_GoesOn: a caller with time must not get the error of one without.
+// held is a context whose time is up as soon as the test lets its evaluation go on.
+type held struct {
+	context.Context
+	goOn chan struct{}
+}
+
+func (h held) Err() error {
+	<-h.goOn
+	return context.DeadlineExceeded
+}
+
+// TestLargest_TimeOfAnotherIsUp_GoesOn: a caller with time must not get the error of the one whose evaluation it waits for.
 func TestLargest_TimeOfAnotherIsUp_GoesOn(t *testing.T) {
-	asked := devices(t, "- {name: r, exactly: {deviceClassName: mig-1g.10gb.nvidia.com}}")
-	for range 20 {
+	synctest.Test(t, func(t *testing.T) {
+		asked := devices(t, "- {name: r, exactly: {deviceClassName: mig-1g.10gb.nvidia.com}}")
 		c, _ := newCounter(t, "hgx-h100")
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx := held{t.Context(), make(chan struct{})}
 		var both sync.WaitGroup
 		both.Go(func() {
-			if _, err := c.Largest(ctx, asked); err != nil && !errors.Is(err, ErrTime) {
-				t.Error(err)
+			if _, err := c.Largest(ctx, asked); !errors.Is(err, ErrTime) {
+				t.Errorf("without time: %v", err)
 			}
 		})
-		both.Go(cancel)
-		if cost, err := c.Largest(t.Context(), asked); err != nil || cost.MilliGPUs == 0 {
-			t.Errorf("%+v, %v", cost, err)
-		}
+		synctest.Wait() // It evaluates.
+		both.Go(func() {
+			if cost, err := c.Largest(t.Context(), asked); err != nil || cost.MilliGPUs == 0 {
+				t.Errorf("%+v, %v", cost, err)
+			}
+		})
+		synctest.Wait() // The second one waits for it.
+		close(ctx.goOn)
 		both.Wait()
-	}
+	})
 }
 
 func TestLargest_Uncountable_Refused(t *testing.T) {

@@ -91,10 +91,8 @@ func (w *hangEnv) answered() {
 }
 
 func whole(s gpu.Snapshot) bool {
-	return len(s.GPUs) == 8 && len(s.Problems) == 0 && !slices.ContainsFunc(s.GPUs, isSilent)
+	return len(s.GPUs) == 8 && len(s.Problems) == 0 && !slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Silent })
 }
-
-func isSilent(g gpu.GPU) bool { return g.Silent }
 
 // callsOfScan returns the functions of NVML that the first or a later scan calls for the GPU.
 func callsOfScan(t *testing.T, later bool) (queries []string) {
@@ -137,7 +135,7 @@ func TestWatch_OneGPUHangs_OthersDelivered(t *testing.T) {
 			first := w.until("all", whole)
 			w.calls.Hang(nvmltest.Of(query, w.uuid))
 			silent := w.until("the GPU alone as silent", func(s gpu.Snapshot) bool {
-				return s.GPUs[hangingIndex].Silent && !slices.ContainsFunc(slices.Delete(slices.Clone(s.GPUs), hangingIndex, hangingIndex+1), isSilent)
+				return !slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Silent != (g.UUID == w.uuid) })
 			})
 			silent.GPUs[hangingIndex].Silent = false
 			if diff := cmp.Diff(first, silent); diff != "" {

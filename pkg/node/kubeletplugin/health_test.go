@@ -123,7 +123,7 @@ func TestPlugin_NVMLFailsSinceStart_PrepareSaysSo(t *testing.T) {
 	simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}} })
 	e.start()
 	c := e.AddClaim("u-1", first, "")
-	if err := e.Prepare(c)["u-1"]; !strings.Contains(err, "NVML has not answered since then") {
+	if err := e.Prepare(c)["u-1"]; !strings.Contains(err, "the plugin is not ready: NVML has not answered since its start") {
 		t.Errorf("a claim before NVML's first answer: %q", err)
 	}
 	simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = nil })

@@ -55,14 +55,14 @@ type service struct {
 func (s *service) ready(ctx context.Context) error {
 	err := s.recovery.wait(ctx, readyLimit)
 	if err == nil {
-		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, errors.New("NVML has not answered since then"))
+		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, errors.New("NVML has not answered since its start"))
 	}
 	if err == nil {
 		return nil
 	}
 	return &claimerror.Error{
 		Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
-		Cause:  fmt.Errorf("the plugin has just started: %w", err),
+		Cause:  fmt.Errorf("the plugin is not ready: %w", err),
 		Remedy: "the kubelet retries; if it persists, see the log of the node's kubelet plugin",
 	}
 }
