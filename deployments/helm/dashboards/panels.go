@@ -139,10 +139,10 @@ var dashboards = []dashboard{
 		{title: "Measured GPUs", unit: plain, description: "GPUs of nodes with prepared claims.", kind: number, thresholds: neutral, queries: []query{
 			{`count(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
 		}},
-		{title: "Utilization of measured GPUs", unit: percent, description: "The mean.", kind: number, thresholds: neutral, queries: []query{
+		{title: "Measured utilization", unit: percent, description: "The mean.", kind: number, thresholds: neutral, queries: []query{
 			{`avg(max by (cluster, uuid) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"}))`, ""},
 		}},
-		{title: "Used memory of measured GPUs", unit: percent, kind: number, thresholds: neutral, queries: []query{
+		{title: "Measured memory in use", unit: percent, kind: number, thresholds: neutral, queries: []query{
 			{`sum(max by (cluster, uuid) (gpu_dra_device_memory_used_bytes{node=~"$node", type="gpu"})) / sum(max by (cluster, uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"}))`, ""},
 		}},
 		{title: "Power", unit: watts, kind: number, thresholds: neutral, queries: []query{
@@ -164,8 +164,8 @@ var dashboards = []dashboard{
 			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"model", "Model"}, {"Value", "Utilization"}}, queries: []query{
 				{`sort_desc(topk(10, max by (node, device, model) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"})))`, ""},
 			}},
-		{title: "Parts of each GPU", unit: plain, queries: []query{
-			{"sum by (node, device, state) (" + named(`sum by (cluster, uuid, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))`) + ")", "{{node}} {{device}} {{state}}"},
+		{title: "Allocated part of each GPU", unit: percent, queries: []query{
+			{"sum by (node, device) (" + named(`sum by (cluster, uuid) (rate(gpu_dra_gpu_seconds_total{state="allocated"}[$__rate_interval]))`) + ")", "{{node}} {{device}}"},
 		}},
 		{title: "Utilization of GPUs and partitions", unit: percent, description: "Partitions of GPUs before Hopper have none.", queries: []query{
 			{`max by (node, device) (gpu_dra_device_utilization_ratio{node=~"$node"})`, "{{node}} {{device}}"},
