@@ -119,7 +119,7 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 	@FLAGS="$(FLAGS)" hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
-test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, queues of Kueue, recipes with JobSet, LeaderWorkerSet and PyTorchJob; SUITE=recipes for one
+test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, queues of Kueue, recipes with JobSet, LeaderWorkerSet, PyTorchJob, MPIJob, KubeRay and KEDA; SUITE=recipes for one
 	@hack/test-ecosystem.sh $(KUBERNETES) $(SUITE)
 
 .PHONY: test-release

@@ -9,19 +9,19 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"testing"
 
 	"gpu-dra-driver/test/e2e/env"
 )
 
 // installManager runs Kueue with the configuration of the demo.
-func installManager(ctx context.Context, t *testing.T, s *env.Env) {
-	t.Helper()
+func installManager(ctx context.Context, s *env.Env) error {
 	config := ""
 	for _, file := range []string{"demo/kueue/configuration.yaml", "test/e2e/kueue/testdata/manager.yaml"} {
 		data, err := os.ReadFile(filepath.Join(s.Tree, file))
-		must(t, err)
+		if err != nil {
+			return err
+		}
 		config += string(data)
 	}
-	must(t, s.Step("install Kueue", func() error { return s.InstallManager(ctx, env.Manager{Name: "kueue", Config: config}) }))
+	return s.Step("install Kueue", func() error { return s.InstallManager(ctx, env.Manager{Name: "kueue", Config: config}) })
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,13 +23,26 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-const namespace = "queue"
+var (
+	cluster *env.Env
+	must    = e2etest.Must
+)
 
-var must = e2etest.Must
+func TestMain(m *testing.M) {
+	e2etest.Main(m, func(ctx context.Context, s *env.Env) error {
+		cluster = s
+		if err := s.Install(ctx, "hgx-h100", 8); err != nil {
+			return err
+		}
+		return installManager(ctx, s)
+	})
+}
 
+// queue is a namespace whose LocalQueue is called gpus.
 type queue struct {
 	*env.Env
-	t *testing.T
+	t         *testing.T
+	namespace string
 }
 
 func meta(name string) metav1.ObjectMeta {
@@ -48,16 +60,20 @@ func pod() corev1.PodSpec {
 
 func (q queue) pod(ctx context.Context, name string, spec corev1.PodSpec) {
 	q.t.Helper()
-	_, err := q.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: meta(name), Spec: spec}, metav1.CreateOptions{})
+	_, err := q.Client.CoreV1().Pods(q.namespace).Create(ctx, &corev1.Pod{ObjectMeta: meta(name), Spec: spec}, metav1.CreateOptions{})
 	must(q.t, err)
 }
 
 // extended submits a pod with an extended resource.
 func (q queue) extended(ctx context.Context, name, resourceName, count string) {
 	q.t.Helper()
+	q.pod(ctx, name, requesting(resourceName, count))
+}
+
+func requesting(resourceName, count string) corev1.PodSpec {
 	spec := pod()
 	spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse(count)}
-	q.pod(ctx, name, spec)
+	return spec
 }
 
 func claiming(c corev1.PodResourceClaim) corev1.PodSpec {
@@ -73,7 +89,12 @@ func (q queue) job(ctx context.Context, name, template, priority string) {
 	q.t.Helper()
 	spec := claiming(corev1.PodResourceClaim{ResourceClaimTemplateName: &template})
 	spec.PriorityClassName = priority
-	_, err := q.Client.BatchV1().Jobs(namespace).Create(ctx, &batchv1.Job{
+	q.submit(ctx, name, spec)
+}
+
+func (q queue) submit(ctx context.Context, name string, spec corev1.PodSpec) {
+	q.t.Helper()
+	_, err := q.Client.BatchV1().Jobs(q.namespace).Create(ctx, &batchv1.Job{
 		ObjectMeta: meta(name), Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: spec}},
 	}, metav1.CreateOptions{})
 	must(q.t, err)
@@ -81,13 +102,13 @@ func (q queue) job(ctx context.Context, name, template, priority string) {
 
 func (q queue) remove(ctx context.Context, object string) {
 	q.t.Helper()
-	_, err := q.Kubectl(ctx, "-n", namespace, "delete", object)
+	_, err := q.Kubectl(ctx, "-n", q.namespace, "delete", object)
 	must(q.t, err)
 }
 
 // state is the charge of the Workload of a Job or pod, or the reason for which it waits.
 func (q queue) state(ctx context.Context, name string) string {
-	out, err := q.Kubectl(ctx, "-n", namespace, "get", "workloads", "-o", "json")
+	out, err := q.Kubectl(ctx, "-n", q.namespace, "get", "workloads", "-o", "json")
 	must(q.t, err)
 	var list struct {
 		Items []struct {
@@ -130,7 +151,7 @@ func (q queue) runs(ctx context.Context, name, charge string) {
 	q.t.Helper()
 	q.expect(ctx, name, "map["+charge+"]")
 	must(q.t, q.Eventually(ctx, name+" running", 60*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := q.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		pods, err := q.Client.CoreV1().Pods(q.namespace).List(ctx, metav1.ListOptions{})
 		must(q.t, err)
 		for _, p := range pods.Items {
 			if p.Name == name || p.Labels[batchv1.JobNameLabel] == name {
@@ -143,17 +164,12 @@ func (q queue) runs(ctx context.Context, name, charge string) {
 
 // TestKueue_Quotas_ChargedPreemptedAndReleased queues Jobs and pods with each kind of quota of the demo.
 func TestKueue_Quotas_ChargedPreemptedAndReleased(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-	defer cancel()
-	s, err := env.FromEnvironment(os.Stderr)
-	must(t, err)
-	must(t, s.Install(ctx, "hgx-h100", 8))
-	installManager(ctx, t, s)
+	ctx := e2etest.Context(t, 12*time.Minute)
 	for _, file := range []string{"demo/kueue/queue.yaml", "test/e2e/kueue/testdata/claims.yaml"} {
-		_, err := s.Kubectl(ctx, "apply", "-f", s.Tree+"/"+file)
+		_, err := cluster.Kubectl(ctx, "apply", "-f", cluster.Tree+"/"+file)
 		must(t, err)
 	}
-	q := queue{Env: s, t: t}
+	q := queue{cluster, t, "queue"}
 
 	// One group of four is the quota.
 	q.job(ctx, "group-1", "group-of-four", "")
@@ -175,7 +191,7 @@ func TestKueue_Quotas_ChargedPreemptedAndReleased(t *testing.T) {
 	q.expect(ctx, "extended", "insufficient unused quota for gpus in flavor gpu-nodes, 1 more needed")
 	q.remove(ctx, "job/second")
 	q.runs(ctx, "extended", "gpus:1")
-	view, err := s.Inspect(ctx, namespace, "extended", "probe")
+	view, err := q.Inspect(ctx, q.namespace, "extended", "probe")
 	must(t, err)
 	if len(view.UUIDs()) != 1 {
 		t.Errorf("the pod with nvidia.com/gpu: 1 sees %v", view.UUIDs())
@@ -224,10 +240,16 @@ func TestKueue_Quotas_ChargedPreemptedAndReleased(t *testing.T) {
 	q.pod(ctx, "direct", claiming(corev1.PodResourceClaim{ResourceClaimName: new("direct")}))
 	q.expect(ctx, "direct", "Inadmissible: KueueDRAIntegration feature does not support use of resource claims")
 
-	_, err = s.Kubectl(ctx, "delete", "namespace", namespace, "--wait=false")
+	remove(ctx, t, q.namespace)
+}
+
+// remove removes namespaces, and waits until there are no claims.
+func remove(ctx context.Context, t *testing.T, namespaces ...string) {
+	t.Helper()
+	_, err := cluster.Kubectl(ctx, append([]string{"delete", "--wait=false", "namespace"}, namespaces...)...)
 	must(t, err)
-	must(t, s.Eventually(ctx, "no claim left", 90*time.Second, func(ctx context.Context) (bool, string) {
-		left, err := s.Client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
+	must(t, cluster.Eventually(ctx, "no claim left", 90*time.Second, func(ctx context.Context) (bool, string) {
+		left, err := cluster.Client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
 		return err == nil && len(left.Items) == 0, fmt.Sprint(err)
 	}))
 }

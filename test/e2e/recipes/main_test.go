@@ -3,8 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recipes runs the shipped images and chart beside the managers of JobSet, LeaderWorkerSet and Kubeflow's training operator, with
-// the manifests of demo/recipes.
+// Package recipes runs the shipped images and chart beside the managers of JobSet, LeaderWorkerSet, Kubeflow's operators for PyTorch and
+// MPI, and KubeRay, with the manifests of demo/recipes.
 package recipes
 
 import (
@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 			{Name: "jobset", Config: config("jobset")},
 			{Name: "lws", Config: config("lws")},
 			{Name: "training", Namespace: "kubeflow", Container: "training-operator", Component: "test/e2e/recipes/testdata/training"},
+			{Name: "mpi", Namespace: "mpi-operator", Container: "mpi-operator", Component: "test/e2e/recipes/testdata/mpi"},
+			{Name: "kuberay", Container: "kuberay-operator", Component: "test/e2e/recipes/testdata/kuberay"},
 		}
 		var whats []string
 		for _, m := range managers {
