@@ -29,7 +29,13 @@ func TestKueue_Cohort_GPUsLentAndReclaimed(t *testing.T) {
 	_, err := cluster.Kubectl(ctx, "apply", "-f", cluster.Tree+"/demo/kueue/cohort.yaml")
 	must(t, err)
 	a, b := queue{cluster, t, "team-a"}, queue{cluster, t, "team-b"}
-	two := requesting("nvidia.com/gpu", "2")
+	// Kueue looks for extended resources in requests. The API server copies limits there in pods, but not in templates of pods.
+	limited := requesting("nvidia.com/gpu", "2")
+	a.submit(ctx, "limits", limited)
+	a.expect(ctx, "limits", "resource nvidia.com/gpu unavailable in ClusterQueue")
+	a.remove(ctx, "job/limits")
+	two := *limited.DeepCopy()
+	two.Containers[0].Resources.Requests = two.Containers[0].Resources.Limits
 
 	a.submit(ctx, "own", two)
 	a.runs(ctx, "own", "gpus:2")
