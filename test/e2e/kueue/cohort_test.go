@@ -53,7 +53,7 @@ func TestKueue_Cohort_GPUsLentAndReclaimed(t *testing.T) {
 	a.submit(ctx, "third", two)
 	a.expect(ctx, "third", "insufficient unused quota for gpus in flavor h100, 2 more needed")
 
-	// The other team gets its GPUs back, and lends them again.
+	// The other team gets its GPUs back, and later they are borrowed again.
 	b.submit(ctx, "reclaims", two)
 	b.runs(ctx, "reclaims", "gpus:2")
 	a.expect(ctx, "borrowed", "insufficient unused quota for gpus in flavor h100")

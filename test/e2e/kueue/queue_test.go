@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// queue is a namespace whose LocalQueue is called gpus.
+// queue is a namespace whose LocalQueue is called `gpus`.
 type queue struct {
 	*env.Env
 	t         *testing.T
