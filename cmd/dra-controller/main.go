@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -187,10 +186,9 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 }
 
 // webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and sends
-// an object, its old version and their frame. A handshake and a connection take 50 kB. A review needs a CPU all the time:
-// more turns than that only delay the handshakes and reviews of others.
+// an object, its old version and their frame. A handshake and a connection take 50 kB.
 var (
-	webhookLimits = peers.Limits{Connections: 1024, Turns: min(16, 2*runtime.GOMAXPROCS(0)), Body: 4 << 20, Bodies: 32 << 20, Time: 5 * time.Second}
+	webhookLimits = peers.Limits{Connections: 1024, Turns: 16, Body: 4 << 20, Bodies: 32 << 20, Time: 5 * time.Second}
 	otherLimits   = peers.Limits{Connections: 256, Turns: 4, Body: 64 << 10, Bodies: 16 << 20, Time: 10 * time.Second}
 )
 

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/klog/v2"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -30,14 +32,35 @@ const (
 // unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
 // budgets is nil.
 func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
+	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A review of a
+	// budget also waits for the API server, and takes no turn.
+	turns := semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))
+	validate := func(o admission.Options, name string) http.Handler {
+		return inTurn{turns, webhook(validation{view, o}, m, name, o.Binding)}
+	}
 	out := map[string]http.Handler{
-		AdmitPath:  webhook(validation{view, admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}}, m, "admit", true),
-		AdvisePath: webhook(validation{view, admission.Options{DenyUnsatisfiable: denyUnsatisfiable}}, m, "advise", false),
+		AdmitPath:  validate(admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}, "admit"),
+		AdvisePath: validate(admission.Options{DenyUnsatisfiable: denyUnsatisfiable}, "advise"),
 	}
 	if budgets != nil {
 		out[BudgetPath] = webhook(budgets, m, "budget", true)
 	}
 	return out
+}
+
+// inTurn is a handler whose requests wait for one of the turns that it shares with others.
+type inTurn struct {
+	turns *semaphore.Weighted
+	http.Handler
+}
+
+func (h inTurn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.turns.Acquire(r.Context(), 1) != nil {
+		http.Error(w, "the controller reviews too many objects at once; try again", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.turns.Release(1)
+	h.Handler.ServeHTTP(w, r)
 }
 
 // reviewer answers the requests of a webhook.

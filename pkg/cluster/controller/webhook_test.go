@@ -4,13 +4,18 @@
 package controller
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -158,6 +163,57 @@ func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"ResourceClaim denied admit": 1, "ResourceClaim allowed advise": 1}, counted(t, registry)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+}
+
+// held is a view for which reviews wait until end is closed.
+type held struct {
+	fixed
+	reviews atomic.Int64
+	end     chan struct{}
+}
+
+func (h *held) ClusterView() *admission.ClusterView {
+	h.reviews.Add(1)
+	<-h.end
+	return h.fixed.ClusterView()
+}
+
+// TestWebhooks_ManyAtOnce_ValidationsTakeTurns sends more reviews than have a turn, to both webhooks.
+func TestWebhooks_ManyAtOnce_ValidationsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view := &held{fixed: emptyView(), end: make(chan struct{})}
+		handlers := Webhooks(view, nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+		body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
+		ask := func(ctx context.Context, path string) int {
+			out := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			handlers[path].ServeHTTP(out, r)
+			return out.Code
+		}
+		var answered sync.WaitGroup
+		turns := 2 * runtime.GOMAXPROCS(0)
+		for range turns {
+			for _, path := range []string{AdmitPath, AdvisePath} {
+				answered.Go(func() {
+					if code := ask(t.Context(), path); code != http.StatusOK {
+						t.Errorf("%s answered %d", path, code)
+					}
+				})
+			}
+		}
+		synctest.Wait()
+		if n := view.reviews.Load(); n != int64(turns) {
+			t.Errorf("%d reviews at once, want %d", n, turns)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if code := ask(ctx, AdmitPath); code != http.StatusServiceUnavailable {
+			t.Errorf("a review without a turn was answered with %d", code)
+		}
+		close(view.end)
+		answered.Wait()
+	})
 }
 
 func FuzzReviews(f *testing.F) {
