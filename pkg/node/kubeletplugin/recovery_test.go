@@ -117,7 +117,7 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 		t.Error(err)
 	}
 	s := &service{recovery: r, inventory: inventory.New(inventory.Options{})}
-	if err := s.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(err.Error(), "not ready") {
+	if err := s.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !errors.Is(err, errStopping) || !strings.Contains(err.Error(), "not ready") {
 		t.Errorf("before the first pass: %v", err)
 	}
 }
