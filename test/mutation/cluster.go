@@ -77,7 +77,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the webhook that only warns denies", File: "pkg/cluster/controller/webhook.go",
-		Old: "admission.Options{DenyUnsatisfiable: denyUnsatisfiable}}, m, \"advise\"", New: "admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}}, m, \"advise\"",
+		Old: "admission.Options{DenyUnsatisfiable: denyUnsatisfiable}, \"advise\"", New: "admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}, \"advise\"",
 		Package: control, Test: "TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns",
 	},
 	{

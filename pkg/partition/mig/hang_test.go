@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/internal/nvml/nvmltest"
@@ -36,61 +37,65 @@ func hangs(t *testing.T) (*env, *process) {
 }
 
 func TestRecover_OneGPUHangs_RecoversOthers(t *testing.T) {
-	e, p := hangs(t)
-	for range 3 {
-		findings, err := p.Recover(t.Context())
-		e.Must(err)
-		unfinished := 0
-		for _, f := range findings {
-			switch {
-			case f.Claim.UID == "b" && f.Err == nil && f.Did == "spec rewritten":
-			case f.Claim.Name != "claim-b" && f.Err != nil && strings.Contains(f.Err.Error(), "default/claim-"+f.Claim.UID):
-				unfinished++
-			default:
-				t.Errorf("%+v", f)
+	synctest.Test(t, func(t *testing.T) {
+		e, p := hangs(t)
+		for range 3 {
+			findings, err := p.Recover(t.Context())
+			e.Must(err)
+			unfinished := 0
+			for _, f := range findings {
+				switch {
+				case f.Claim.UID == "b" && f.Err == nil && f.Did == "spec rewritten":
+				case f.Claim.Name != "claim-b" && f.Err != nil && strings.Contains(f.Err.Error(), "default/claim-"+f.Claim.UID):
+					unfinished++
+				default:
+					t.Errorf("%+v", f)
+				}
+			}
+			if unfinished != 2 {
+				t.Errorf("findings %+v, want a and z unfinished", findings)
 			}
 		}
-		if unfinished != 2 {
-			t.Errorf("findings %+v, want a and z unfinished", findings)
+		e.Claim("c", "2")
+		e.Prepare(p, "c")
+		e.Unprepare(p, "c")
+		e.Unprepare(p, "b")
+		e.Sim.NVML.Clear()
+		for deadline := time.Now().Add(10 * time.Second); p.RecoverAll() != nil; {
+			if time.Now().After(deadline) {
+				t.Fatal("no recovery after the hang")
+			}
 		}
-	}
-	e.Claim("c", "2")
-	e.Prepare(p, "c")
-	e.Unprepare(p, "c")
-	e.Unprepare(p, "b")
-	e.Sim.NVML.Clear()
-	for deadline := time.Now().Add(10 * time.Second); p.RecoverAll() != nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("no recovery after the hang")
-		}
-	}
-	e.CheckClean(p, "a", "z")
+		e.CheckClean(p, "a", "z")
+	})
 }
 
 func TestRelease_OneGPUHangs_ReleasesOthers(t *testing.T) {
-	e, p := hangs(t)
-	d := devicestate.NewDeletedClaims(p.Engine, &devicestatetest.APIServer{Env: e}, unused{}, 0)
-	clear(e.Claims)
-	for range 2 {
-		if _, err := d.Release(t.Context()); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		e, p := hangs(t)
+		d := devicestate.NewDeletedClaims(p.Engine, &devicestatetest.APIServer{Env: e}, unused{}, 0)
+		clear(e.Claims)
+		for range 2 {
+			if _, err := d.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	plans, _, err := p.Held()
-	e.Must(err)
-	for _, held := range plans {
-		if held.Claim.UID == "b" {
-			t.Error("the claim of another GPU waits for the GPU that hangs")
+		plans, _, err := p.Held()
+		e.Must(err)
+		for _, held := range plans {
+			if held.Claim.UID == "b" {
+				t.Error("the claim of another GPU waits for the GPU that hangs")
+			}
 		}
-	}
-	e.Sim.NVML.Clear()
-	for deadline := time.Now().Add(10 * time.Second); len(plans) > 0 && time.Now().Before(deadline); {
-		_, err := d.Release(t.Context())
-		e.Must(err)
-		plans, _, err = p.Held()
-		e.Must(err)
-	}
-	e.CheckClean(p)
+		e.Sim.NVML.Clear()
+		for deadline := time.Now().Add(10 * time.Second); len(plans) > 0 && time.Now().Before(deadline); {
+			_, err := d.Release(t.Context())
+			e.Must(err)
+			plans, _, err = p.Held()
+			e.Must(err)
+		}
+		e.CheckClean(p)
+	})
 }
 
 // unused reports that nothing uses a claim.

@@ -173,12 +173,16 @@ func (e *Env) KubectlGPU(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, filepath.Join(e.Tree, "bin", "kubectl-gpu"), args...)
 }
 
+// lastCall is how long the last call in Eventually may take.
+const lastCall = 30 * time.Second
+
 // Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason. The pauses get longer, because
-// reading all slices ten times a second takes a tenth of a CPU from what the test waits for.
+// reading all slices ten times a second takes a tenth of a CPU from what the test waits for. The limit ends no call of ok in
+// progress, whose error would hide that reason.
 func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limit+lastCall)
 	defer cancel()
-	began, why := time.Now(), ""
+	began, passed, why := time.Now(), time.After(limit), ""
 	for {
 		done, reason := ok(ctx)
 		if done {
@@ -189,6 +193,8 @@ func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, 
 		}
 		select {
 		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %s (%w): %s", what, limit, context.Cause(ctx), why)
+		case <-passed:
 			return fmt.Errorf("%s: not within %s: %s", what, limit, why)
 		case <-time.After(min(max(time.Since(began)/20, 100*time.Millisecond), 500*time.Millisecond)):
 		}

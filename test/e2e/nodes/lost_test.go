@@ -83,17 +83,18 @@ func TestSpotNode_DrainedLostAndDeleted_ClaimsMovedAndReleased(t *testing.T) {
 		}
 		return claims
 	}
-	// prepared waits until a node has the CDI specs of these claims and no others.
+	// prepared waits until a node has the CDI specs of these claims and no others. Of pods that went while the kubelet was silent, it
+	// unprepares the claims once a minute.
 	prepared := func(number string, claims ...types.UID) {
 		t.Helper()
-		eventually(ctx, t, "CDI specs on node "+number, func(ctx context.Context) (bool, string) {
+		must(t, cluster.Eventually(ctx, "CDI specs on node "+number, 2*time.Minute, func(ctx context.Context) (bool, string) {
 			out, err := cluster.Run(ctx, cluster.Onenode, "exec", "--dir", cluster.Dir, "--node", number, "--",
 				"find", "/var/run/cdi", "-name", "k8s."+env.Driver+"-claim_*.json")
 			must(t, err)
 			specs := strings.Fields(out)
 			ok := len(specs) == len(claims) && !slices.ContainsFunc(claims, func(c types.UID) bool { return !strings.Contains(out, string(c)) })
 			return ok, fmt.Sprintf("it has %v, want %v", specs, claims)
-		})
+		}))
 	}
 	// back moves the pods to the spot node again.
 	back := func(from []types.UID) []types.UID {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -258,50 +259,52 @@ func TestScan_ClaimUnpreparedMeanwhile_ReportsNothing(t *testing.T) {
 }
 
 func TestScan_OneGPUHangs_ChecksOthers(t *testing.T) {
-	e := newEnv(t)
-	e.plans = []plan.Plan{e.share(t, 0, "a"), e.share(t, 1, "b")}
-	for _, p := range e.plans {
-		if err := e.setExclusive(p.Devices[0]); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		e.plans = []plan.Plan{e.share(t, 0, "a"), e.share(t, 1, "b")}
+		for _, p := range e.plans {
+			if err := e.setExclusive(p.Devices[0]); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	hung := e.calls.Hang(nvmltest.On(e.plans[0].Devices[0].UUID))
-	t.Cleanup(func() { e.calls.Clear() })
-	e.checkLimit = 100 * time.Millisecond
-	for n := range 2 {
-		if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
-			t.Fatal(err)
+		hung := e.calls.Hang(nvmltest.On(e.plans[0].Devices[0].UUID))
+		t.Cleanup(func() { e.calls.Clear() })
+		for n := range 2 {
+			if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			e.mustScan(t)
+			if len(e.reports) != n+1 {
+				t.Fatalf("reports: %v", e.reports)
+			}
 		}
-		e.mustScan(t)
-		if len(e.reports) != n+1 {
-			t.Fatalf("reports: %v", e.reports)
+		if len(hung) != 1 {
+			t.Errorf("%d checks hang on one GPU", len(hung))
 		}
-	}
-	if len(hung) != 1 {
-		t.Errorf("%d checks hang on one GPU", len(hung))
-	}
+	})
 }
 
 // TestScan_UnneededDaemonOnHangingGPU_ChecksOthers: work that hangs on a GPU keeps the GPU's lock.
 func TestScan_UnneededDaemonOnHangingGPU_ChecksOthers(t *testing.T) {
-	e := newEnv(t)
-	released := e.share(t, 0, "a").Devices[0]
-	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: released.Name, UUID: released.UUID}, PID: 1}}}
-	e.busy = released.PCIAddress
-	e.plans = []plan.Plan{e.share(t, 1, "b")}
-	if err := e.setExclusive(e.plans[0].Devices[0]); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	e.checkLimit = 100 * time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := e.Scan(ctx); err != nil || ctx.Err() != nil {
-		t.Fatalf("%v, %v", err, ctx.Err())
-	}
-	if s, err := e.machine.State(); err != nil || s.GPUs[1].ComputeMode != int(nvml.ComputeExclusiveProcess) {
-		t.Errorf("the compute mode is %d (%v)", s.GPUs[1].ComputeMode, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		released := e.share(t, 0, "a").Devices[0]
+		e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: released.Name, UUID: released.UUID}, PID: 1}}}
+		e.busy = released.PCIAddress
+		e.plans = []plan.Plan{e.share(t, 1, "b")}
+		if err := e.setExclusive(e.plans[0].Devices[0]); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := e.Scan(ctx); err != nil || ctx.Err() != nil {
+			t.Fatalf("%v, %v", err, ctx.Err())
+		}
+		if s, err := e.machine.State(); err != nil || s.GPUs[1].ComputeMode != int(nvml.ComputeExclusiveProcess) {
+			t.Errorf("the compute mode is %d (%v)", s.GPUs[1].ComputeMode, err)
+		}
+	})
 }
