@@ -13,8 +13,13 @@ lanes=()
 failed=0
 end_lanes() {
   trap '' INT TERM
-  for lane in "${lanes[@]}"; do kill -TERM -- "-$lane" 2>/dev/null || true; done
-  wait || true
+  local groups
+  groups=$(jobs -p) # A signal can come before the list of lanes has the newest one.
+  for lane in $groups; do kill -TERM -- "-$lane" 2>/dev/null || true; done
+  # The shell of a lane ends before the cluster that it runs.
+  for lane in $groups; do
+    while kill -0 -- "-$lane" 2>/dev/null; do sleep 0.1; done
+  done
   [ -n "$table" ] || rm -f "$PHASES" "$PHASES".*
   exit 130
 }
@@ -28,7 +33,7 @@ phase() {
     "$@" || rc=$?
     times >"$PHASES.$name.times" # The last line is for the command and its children, as in 1m2.5s 0m3.1s.
     exit $rc
-  ) 2>&1 | tee "$PHASES.$name" | sed -u "s/^/$name: /" || result=failed
+  ) 2>&1 | last tee "$PHASES.$name" | last sed -u "s/^/$name: /" || result=failed
   awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" '
     {split($1, u, "[ms]"); split($2, s, "[ms]")}
     END {printf "%-16s %6.0f s  %6.0f s of CPU  %s\n", n, e - b, 60 * (u[1] + s[1]) + u[2] + s[2], r}' \
@@ -45,6 +50,12 @@ phase() {
   rm -f "$PHASES.$name" "$PHASES.$name.times"
   [ "$result" = ok ]
 }
+
+# last runs a program that a signal to its group does not end. One that cleans up beside it would die at its next line of output.
+last() (
+  trap '' INT TERM
+  exec "$@"
+)
 
 lane() {
   "$@" &

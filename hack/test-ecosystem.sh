@@ -4,6 +4,7 @@
 # Usage: test-ecosystem.sh KUBERNETES [SUITE...]; SUITE is `libraries`, `gangs`, `kueue`, `recipes` or `inference`.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
+. ../hack/child.sh
 version=$1
 shift
 dir=$(mktemp -d)
@@ -48,7 +49,7 @@ select=()
 suite() {
   local name=$1 limit=$2
   shift 2
-  ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
+  child ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
     go test -count=1 -timeout "$limit" -tags e2e "${select[@]}" "./e2e/$name"
 }
 

@@ -49,28 +49,17 @@ version=$1
 shift
 dir=$(mktemp -d)
 export TIMES=$dir/times DRIVER_ROOT=$dir/host/driver
-host=
 finish() {
 	local rc=$?
 	trap '' INT TERM
-	# It ends and removes what it made. A signal from before can end a wait early.
-	while [ -n "$host" ] && kill -0 "$host" 2>/dev/null; do wait "$host" || true; done
 	[ ! -s "$TIMES" ] || printf '\nsteps, %d s together:\n%s\n' "$SECONDS" "$(cat "$TIMES")" >&2
 	rm -rf "$dir"
 	exit "$rc"
 }
 trap finish EXIT
-stop() {
-	trap '' INT TERM
-	[ -z "$host" ] || kill -TERM "$host"
-	exit 130
-}
-trap stop INT TERM
+. hack/child.sh
 step node-image bin/kindhost build --kubernetes "$version"
 # The steps have no network, so their programs are built here.
 step programs hack/tool.sh --path helm
 step e2e.test go -C test test -c -tags e2e -o "$dir/e2e.test" ./e2e
-bin/kindhost run --dir "$dir/host" --kubernetes "$version" -- hack/test-kind.sh --inside "$dir/host" "$dir/e2e.test" "$@" &
-host=$!
-wait "$host" || { host= && exit 1; }
-host=
+child bin/kindhost run --dir "$dir/host" --kubernetes "$version" -- hack/test-kind.sh --inside "$dir/host" "$dir/e2e.test" "$@"

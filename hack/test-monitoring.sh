@@ -4,6 +4,7 @@
 # Usage: test-monitoring.sh KUBERNETES [REGEX [go test arguments]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/child.sh
 PROMETHEUS=$(hack/tool.sh --path prometheus)
 PROMTOOL=$(hack/tool.sh --path promtool)
 export PROMETHEUS PROMTOOL
@@ -28,5 +29,5 @@ dir=$(mktemp -d)
 # A killed test leaves its files and those of the browser.
 mkdir "$dir/tmp"
 trap 'rm -rf "$dir/tmp"; rmdir "$dir" 2>/dev/null || true' EXIT
-../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
+child ../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
   env TMPDIR="$dir/tmp" go test -count=1 -v -timeout 40m -tags e2e -run "$run" -skip '^TestInference_' ./e2e/monitoring "$@"

@@ -3,7 +3,8 @@
 # pods. Usage: test-release.sh KUBERNETES
 set -euo pipefail
 cd "$(dirname "$0")/../test"
+. ../hack/child.sh
 CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../bin/registry ./registry
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
-../bin/onenode run --dir "$dir/cluster" --kubernetes "$1" -- go test -count=1 -v -timeout 15m -tags e2e ./e2e/release
+child ../bin/onenode run --dir "$dir/cluster" --kubernetes "$1" -- go test -count=1 -v -timeout 15m -tags e2e ./e2e/release

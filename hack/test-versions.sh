@@ -16,17 +16,7 @@ for v in "${wanted[@]}"; do
   fi
 done
 work=$(mktemp -d)
-child=
-# Each cluster and its tests are a group of processes of their own, which this script ends, and waits for.
-interrupted() {
-  trap '' INT TERM
-  if [ -n "$child" ]; then
-    kill -TERM -- "-$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  exit 130
-}
-trap interrupted INT TERM
+. hack/child.sh
 trap 'rm -rf "$work"' EXIT
 doc=docs/compatibility.md rows=$work/rows
 sed -n '/<!-- versions: begin/,/<!-- versions: end/p' "$doc" >"$work/old"
@@ -48,12 +38,9 @@ step() {
   shift
   printf '%-9s %-96s' "$version" "$what"
   cd test
-  setsid ../bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "$@" >"$log" 2>&1 &
-  child=$!
+  child ../bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
+    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "$@" >"$log" 2>&1 || rc=$?
   cd ..
-  wait "$child" || rc=$?
-  child=
   minutes=$(awk -v s=$((SECONDS - began)) 'BEGIN {printf "%.1f", s / 60}')
   # "DONE 6 tests, 1 skipped in 20 s"
   result=$(sed -n 's/^DONE \([0-9]*\) tests\(, [0-9]* skipped\)\{0,1\} in .*/\1\2/p' "$log" | tail -1)

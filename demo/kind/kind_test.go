@@ -13,9 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -269,57 +267,5 @@ func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	}
 	if out, err := script(t, plain, "node.sh", nil, "sideways"); err == nil || !strings.Contains(out, "node.sh exec ") {
 		t.Errorf("node.sh: %v\n%s", err, out)
-	}
-}
-
-// TestTestKind_ManySignals_WaitsForTheCleanUp interrupts the test as make does, which passes a signal on that its script has too. A
-// kindhost that cleans up must find its files.
-func TestTestKind_ManySignals_WaitsForTheCleanUp(t *testing.T) {
-	dir := tree(t, "hack/test-kind.sh")
-	seen := filepath.Join(t.TempDir(), "seen")
-	// kindhost run --dir DIR …
-	for name, text := range map[string]string{
-		"hack/tool.sh": "", "bin/go": "",
-		"bin/kindhost": `[ "$1" = run ] || exit 0
-mkdir "$3"; trap 'sleep 0.7; rmdir "$3" && echo cleaned >"` + seen + `"; exit 1' TERM
-echo started >"` + seen + `"; while :; do sleep 0.1; done`,
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.Command(filepath.Join(dir, "hack/test-kind.sh"), "v1.37.1")
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	look := func(want string) string {
-		deadline := time.Now().Add(20 * time.Second)
-		for {
-			text, err := os.ReadFile(seen)
-			if got := strings.TrimSpace(string(text)); err == nil && got == want || time.Now().After(deadline) {
-				return got
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
-	if got := look("started"); got != "started" {
-		t.Fatalf("kindhost wrote %q", got)
-	}
-	for range 300 {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-	if err := cmd.Wait(); err == nil {
-		t.Error("an interrupted test succeeds")
-	}
-	if text, err := os.ReadFile(seen); err != nil || string(text) != "cleaned\n" {
-		t.Errorf("after the script: %q, %v", text, err)
 	}
 }

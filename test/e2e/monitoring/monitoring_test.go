@@ -136,7 +136,7 @@ const neverSeen = "GPUs / Health: Failed preparations and releases in 10 minutes
 // empty lists queries without data while nothing fails. Prometheus must still answer them.
 var empty = []string{
 	// The plugin serves these counters from the first failure on.
-	"GPUs / Health: GPUs with the most XIDs", "GPUs / Health: Health of GPUs over time", "GPUs / Health: Recovery actions of NVIDIA's driver", neverSeen, "GPUs / Health: Background errors in 10 minutes",
+	"GPUs / Health: GPUs with the most XIDs", "GPUs / Health: Health of GPUs over time", "GPUs / Health: Recovery actions of NVIDIA's driver", "GPUs / Health: GPUs that are not healthy", neverSeen, "GPUs / Health: Background errors in 10 minutes",
 	// A GPU is hot only since a moment.
 	"docs/metrics.md: Which GPUs are slowed down, and why?",
 	// No GPU has had an XID or a faulty row.
