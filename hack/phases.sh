@@ -51,7 +51,7 @@ phase() {
   [ "$result" = ok ]
 }
 
-# last runs a program that a signal to its group does not end. One that cleans up beside it would die at its next line of output.
+# last runs a reader of output that a signal to its group does not end. Without it, a command that cleans up would die at its next line.
 last() (
   trap '' INT TERM
   exec "$@"
