@@ -20,7 +20,7 @@ done
 # Code with system calls must build for the other architecture of the images too. This part needs no C compiler.
 GOARCH=arm64 CGO_ENABLED=0 go build ./internal/host ./cmd/mps-supervisor
 # Each text that a mutation replaces is in the tree.
-go -C test test ./mutation -run TestMutations_Tree >&2
+go -C test test -count=1 ./mutation -run TestMutations_Tree >&2
 for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
 # The chart, with all that is off by default because a cluster can lack it. No limits of CPU and ephemeral storage: the first
 # would delay reviews, and the second needs a resource that nodes can lack, while no pod writes files. Images have

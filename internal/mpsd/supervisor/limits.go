@@ -39,7 +39,7 @@ const defaults = 0
 
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
-	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply.
+	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply and of a command.
 	control *control
 	daemon  int
 	settle  time.Duration
@@ -149,8 +149,6 @@ func (l *limiter) apply(ctx context.Context) error {
 // hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could take
 // the device, with all of its memory, and keep the daemon's clients from it.
 func (l *limiter) hold(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.settle)
-	defer cancel()
 	servers, err := l.servers(ctx)
 	if err != nil || len(servers) > 0 {
 		return err
@@ -250,7 +248,7 @@ func (l *limiter) set(ctx context.Context, server int) error {
 }
 
 func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.settle)
 	defer cancel()
 	out, err := l.control.ask(ctx, commands...)
 	if err != nil {

@@ -45,6 +45,8 @@ type Options struct {
 	// BootID identifies this boot: processes of another boot do not run any more.
 	BootID string
 	Log    *log.Logger
+
+	settle, hold time.Duration // Tests change them; 0: settleLimit and holdLimit.
 }
 
 const lockFile = "supervisor.lock"
@@ -59,7 +61,7 @@ type Supervisor struct {
 	machine *host.Host // holds the directory's lock
 
 	// Tests shorten the time limits.
-	settleLimit, firstRecheck, faultPoll, faultLimit time.Duration
+	firstRecheck, faultPoll, faultLimit time.Duration
 
 	mu      sync.Mutex
 	daemons map[string]*daemon
@@ -86,9 +88,10 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("list the MPS daemons: %w", err)
 	}
 	s := &Supervisor{
-		o: o, machine: machine, settleLimit: settleLimit, firstRecheck: firstRecheck, faultPoll: faultPoll, faultLimit: faultLimit,
+		o: o, machine: machine, firstRecheck: firstRecheck, faultPoll: faultPoll, faultLimit: faultLimit,
 		daemons: map[string]*daemon{}, changed: make(chan struct{}),
 	}
+	s.o.settle, s.o.hold = cmp.Or(o.settle, settleLimit), cmp.Or(o.hold, holdLimit)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, e := range entries {
 		if !e.IsDir() || !mpsd.IsDeviceName(e.Name()) {
