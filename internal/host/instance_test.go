@@ -19,7 +19,7 @@ func TestNewest_InstancesComeAndGo_YoungestOnly(t *testing.T) {
 	}
 	enlist := func() (*Host, *Instance) {
 		h := New(Options{})
-		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		ctx, cancel := context.WithTimeout(background, time.Minute)
 		defer cancel()
 		i, err := h.Enlist(ctx, path)
 		if err != nil {

@@ -18,7 +18,7 @@ var background = context.Background()
 
 func mustLock(t *testing.T, h *Host, path string, at int64) *Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	ctx, cancel := context.WithTimeout(background, time.Minute)
 	defer cancel()
 	l, err := h.Lock(ctx, path, at)
 	if err != nil {
@@ -30,7 +30,7 @@ func mustLock(t *testing.T, h *Host, path string, at int64) *Lock {
 // until polls for asynchronous changes of the kernel and the scheduler.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("in vain for", what)
 		}

@@ -521,12 +521,12 @@ func shakeHands(t *testing.T, l *listener, text string) (*kept, *tls.Conn) {
 // TestServer_ClientIsSlow_AnsweredAsLongAsItWaits has clients on a loaded machine, which pause within a step of a request.
 func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 	slow := limits
-	slow.Time = 4 * time.Second
+	slow.Time = 8 * time.Second
 	l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slow, true)
 	// pause takes most of the time of a request. The server must not end the connection.
 	pause := func(t *testing.T, c net.Conn) {
 		t.Helper()
-		_ = c.SetReadDeadline(time.Now().Add(slow.Time - time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(slow.Time - 3*time.Second))
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("the server ended the connection: %v", err)
 		}

@@ -97,7 +97,7 @@ func (s *env) control(commands ...string) string {
 }
 
 func (s *env) client(environ ...string) (*Client, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	return Connect(ctx, append(environ, envPipe+"=/tmp/nvidia-mps"), s.root)
 }

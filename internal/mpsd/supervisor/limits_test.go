@@ -301,7 +301,7 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 	d = size{39, 50}.of(d)
 	e.fault(d, "late", "1 6") // The supervisor sends five commands if it meets no server.
 	e.ensure(s, d)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		pid := e.ask(d, "get_server_list")
 		if pid != "" && strings.Contains(e.ask(d, "get_device_pinned_mem_limit "+pid+" 0"), "39G") {
 			break

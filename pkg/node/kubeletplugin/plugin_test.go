@@ -539,7 +539,7 @@ func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
 	probe := e.startProbed()
 	e.Published(gpu.KindGPU, 8)
 	probe(healthpb.HealthCheckResponse_SERVING)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := e.Kubelet.Health(ctx)
 	if err != nil {
@@ -668,7 +668,7 @@ func TestPlugin_GPUNeedsReset_TellsItsPodAndRecovers(t *testing.T) {
 	e.Event("Pod", "pod-u-1", "DeviceUnhealthy", first, "the driver asks for a reset of the GPU", "nvidia-smi -r -i")
 	e.Event("Node", env.Node, "DeviceNotReady", "the driver asks for a reset of the GPU")
 	condition("False")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := e.Kubelet.Health(ctx)
 	if err != nil {

@@ -207,7 +207,7 @@ func TestServe_ContextEnds_PortIsClosed(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the server does not end while a page is open")
 	}
 	if again, err := http.Get(url); err == nil {
