@@ -63,9 +63,7 @@ func restart(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	for _, p := range pods {
 		before = append(before, get(p))
 		for i := range p.Status.ContainerStatuses {
-			_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io",
-				"tasks", "kill", "--signal", "SIGKILL", containerID(t, *before[len(before)-1], i))
-			must(t, err)
+			must(t, cluster.KillContainer(ctx, *before[len(before)-1], i))
 		}
 	}
 	for _, p := range before {

@@ -214,8 +214,7 @@ func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
 func killPlugin(ctx context.Context, t *testing.T, while func()) {
 	t.Helper()
 	plugin := pluginPods(ctx, t, 1)[0]
-	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, plugin, 0))
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, plugin, 0))
 	while()
 	must(t, cluster.Eventually(ctx, "a new process", 60*time.Second, func(ctx context.Context) (bool, string) {
 		now := pluginPods(ctx, t, 1)[0]

@@ -289,8 +289,7 @@ func TestPartitions_PluginKilled_NoneLeakedNorLost(t *testing.T) {
 		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	p := pluginPods(ctx, t, 1)[0]
-	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, p, 0))
 	must(t, cluster.Eventually(ctx, "the plugin started again", 120*time.Second, func(ctx context.Context) (bool, string) {
 		now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 		if err != nil {

@@ -101,8 +101,7 @@ func TestCDISpecs_Deleted_WrittenAgain(t *testing.T) {
 	}))
 	// The runtime restarts an ended container with the CDI spec, without the plugin.
 	p := pods[0]
-	_, err = cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, p, 0))
 	must(t, cluster.Eventually(ctx, "container started again", 60*time.Second, func(ctx context.Context) (bool, string) {
 		now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 		if err != nil {
@@ -300,7 +299,7 @@ func TestPlugin_Killed_LosesNoClaim(t *testing.T) {
 		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
 	}
 	p := pluginPods(ctx, t, 1)[0]
-	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
+	err := cluster.KillContainer(ctx, p, 0)
 	must(t, err)
 	pods, err := cluster.WaitPods(ctx, demo[0].Namespace, 8)
 	must(t, err)

@@ -68,8 +68,7 @@ func kill(ctx context.Context, t *testing.T, p corev1.Pod) {
 	t.Helper()
 	now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	must(t, err)
-	_, err = cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, *now, 0))
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, *now, 0))
 }
 
 // waitRestarted waits until a pod's container runs again.

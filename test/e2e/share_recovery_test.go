@@ -232,8 +232,7 @@ func TestMPSSupervisor_Killed_AdoptsItsDaemons(t *testing.T) {
 	_, err = cluster.Inspect(ctx, ns, "a", "probe")
 	must(t, err)
 	p := driverPods(ctx, t, "mps-supervisor", 1)[0]
-	_, err = cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, p, 0))
 	must(t, cluster.Eventually(ctx, "a has its device again", 90*time.Second, func(ctx context.Context) (bool, string) {
 		said := logLines(ctx, t, ns, "a")
 		return strings.Contains(said[len(said)-1], `"reconnected":true`), said[len(said)-1]

@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -119,6 +120,19 @@ func (e *Env) Run(ctx context.Context, name string, args ...string) (string, err
 // OnNode runs a program inside the node's namespaces.
 func (e *Env) OnNode(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, e.Onenode, append([]string{"exec", "--dir", e.Dir, "--"}, args...)...)
+}
+
+// KillContainer ends container i of a pod without time to end.
+func (e *Env) KillContainer(ctx context.Context, p corev1.Pod, i int) error {
+	if i >= len(p.Status.ContainerStatuses) {
+		return fmt.Errorf("kill container %d of %s: it has no status", i, p.Name)
+	}
+	_, id, found := strings.Cut(p.Status.ContainerStatuses[i].ContainerID, "://")
+	if !found {
+		return fmt.Errorf("kill container %d of %s: it has no ID: %+v", i, p.Name, p.Status.ContainerStatuses[i])
+	}
+	_, err := e.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id)
+	return err
 }
 
 // Node runs a verb of onenode on the node: "restart", "kubelet".

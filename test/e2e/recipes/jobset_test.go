@@ -42,13 +42,12 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 	all := members(ctx, t, namespace, 2, 4)
 	check(all, "0")
 
-	// The Job of a lost pod fails, so JobSet makes both Jobs again. With time to end, the probe would end without an error, and the
-	// Job could count that first.
-	_, err := cluster.Kubectl(ctx, "-n", namespace, "delete", "pod", all[1].Name, "--grace-period=0", "--force")
-	must(t, err)
+	// The Job of a pod that fails has failed, so JobSet makes both Jobs again. A deleted pod would not do, also without a grace period: the
+	// Job keeps it until its end is counted, and the probe ends without an error on SIGTERM.
+	must(t, cluster.KillContainer(ctx, all[1].Pod, 0))
 	check(members(ctx, t, namespace, 2, 4, all...), "1")
 
-	_, err = cluster.Kubectl(ctx, "-n", namespace, "patch", "jobset", "training", "--type=json",
+	_, err := cluster.Kubectl(ctx, "-n", namespace, "patch", "jobset", "training", "--type=json",
 		`-p=[{"op": "replace", "path": "/spec/replicatedJobs/1/template/spec/template/spec/resourceClaims/0/resourceClaimTemplateName", "value": "other"}]`)
 	if err == nil || !strings.Contains(err.Error(), "field is immutable") {
 		t.Errorf("another claim template was not refused: %v", err)
