@@ -28,12 +28,12 @@ const (
 const controlSocket = "control"
 
 // Time limits. A daemon takes about a second to start; after a minute it counts as hanging. A command takes milliseconds, and
-// seconds where processes wait for the CPU. A change of limits, with all of its commands, has settleLimit. The start of a
-// server has holdLimit, because a claim need not wait for it.
+// seconds where processes wait for the CPU. A change of limits, with all of its commands, has settleLimit. The command
+// that starts a server has serverLimit, because a claim need not wait for it.
 const (
 	startLimit  = 40 * time.Second
 	settleLimit = 15 * time.Second
-	holdLimit   = 5 * time.Second
+	serverLimit = 5 * time.Second
 	quitLimit   = 3 * time.Second
 	faultLimit  = 20 * time.Second
 	firstPause  = 100 * time.Millisecond
@@ -152,7 +152,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		return false, err
 	}
 	many := want.Users != "one"
-	l := &limiter{settle: d.s.o.settle, late: map[int]int{}}
+	l := &limiter{settle: d.s.o.settle, server: d.s.o.server, late: map[int]int{}}
 	defer l.close()
 	p, refused, err := d.start(want, many, l)
 	if refused && many {
@@ -383,9 +383,7 @@ func (d *daemon) awaitReady(p *process, n namespace, l *limiter, many bool) erro
 
 // hold starts a server of a daemon that has none. Clients start one too, so an error counts for the log alone.
 func (d *daemon) hold(l *limiter) {
-	ctx, cancel := context.WithTimeout(d.ctx, d.s.o.hold)
-	defer cancel()
-	if err := l.hold(ctx); err != nil && d.ctx.Err() == nil {
+	if err := l.hold(d.ctx); err != nil && d.ctx.Err() == nil {
 		d.logf("starting a server failed: %v; until a container does, a process that avoids the daemon can take the device", err)
 	}
 }

@@ -39,10 +39,12 @@ const defaults = 0
 
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
-	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply and of a command.
+	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply and of a command, server that
+	// of the command that starts a server.
 	control *control
 	daemon  int
 	settle  time.Duration
+	server  time.Duration
 
 	mib     uint64 // 0: no limit
 	threads int
@@ -153,7 +155,9 @@ func (l *limiter) hold(ctx context.Context) error {
 	if err != nil || len(servers) > 0 {
 		return err
 	}
-	out, err := l.ask(ctx, "start_server -uid 0")
+	starting, cancel := context.WithTimeout(ctx, l.server)
+	out, err := l.ask(starting, "start_server -uid 0")
+	cancel()
 	if err == nil {
 		err = l.apply(ctx)
 	}

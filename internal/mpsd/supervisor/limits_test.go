@@ -177,7 +177,7 @@ func TestEnsure_ServerEndsBetweenCommands_Succeeds(t *testing.T) {
 // of a daemon that ended connects to the next one at once.
 func TestEnsure_DaemonStarts_FirstServerHasItsLimits(t *testing.T) {
 	e := newEnv(t)
-	e.o.hold = 5 * time.Second // The last one is asked for while another is in start, and is not answered.
+	e.o.server = 5 * time.Second // The last one is asked for while another is in start, and is not answered.
 	s := e.start()
 	for start := 1; start <= 6; start++ {
 		d := size{10, 30}.of(e.daemon(start % 8))

@@ -46,7 +46,7 @@ type Options struct {
 	BootID string
 	Log    *log.Logger
 
-	settle, hold time.Duration // Tests change them; 0: settleLimit and holdLimit.
+	settle, server time.Duration // Tests change them; 0: settleLimit and serverLimit.
 }
 
 const lockFile = "supervisor.lock"
@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		o: o, machine: machine, firstRecheck: firstRecheck, faultPoll: faultPoll, faultLimit: faultLimit,
 		daemons: map[string]*daemon{}, changed: make(chan struct{}),
 	}
-	s.o.settle, s.o.hold = cmp.Or(o.settle, settleLimit), cmp.Or(o.hold, holdLimit)
+	s.o.settle, s.o.server = cmp.Or(o.settle, settleLimit), cmp.Or(o.server, serverLimit)
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, e := range entries {
 		if !e.IsDir() || !mpsd.IsDeviceName(e.Name()) {

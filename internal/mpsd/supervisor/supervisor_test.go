@@ -91,7 +91,7 @@ func newEnv(t *testing.T) *env {
 	})
 	return &env{t: t, root: root, o: Options{
 		Dir: filepath.Join(dir, "mps"), Root: root.Path, Shm: "1048576", BootID: "boot-1", Log: log.New(io.Discard, "", 0),
-		settle: time.Minute, hold: time.Minute, // On a busy machine a command can take many seconds.
+		settle: time.Minute, server: time.Minute, // On a busy machine a command can take many seconds.
 	}}
 }
 
@@ -727,7 +727,7 @@ func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
 		e := newEnv(t)
 		e.o.Log = log.New(&out, "", 0)
 		if word == "silent" {
-			e.o.hold = 5 * time.Second
+			e.o.server = 5 * time.Second
 		}
 		s := e.start()
 		d := e.daemon(0)
