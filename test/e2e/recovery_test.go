@@ -299,8 +299,7 @@ func TestPlugin_Killed_LosesNoClaim(t *testing.T) {
 		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
 	}
 	p := pluginPods(ctx, t, 1)[0]
-	err := cluster.KillContainer(ctx, p, 0)
-	must(t, err)
+	must(t, cluster.KillContainer(ctx, p, 0))
 	pods, err := cluster.WaitPods(ctx, demo[0].Namespace, 8)
 	must(t, err)
 	for _, p := range pods {

@@ -39,8 +39,8 @@ const defaults = 0
 
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
-	// control sends commands to the daemon, daemon is its PID, settle the time limit of apply and of a command, server that
-	// of the command that starts a server.
+	// control sends commands to the daemon, and daemon is its PID. Time limits: settle for apply and for a command, server for
+	// the command that starts a server.
 	control *control
 	daemon  int
 	settle  time.Duration

@@ -721,7 +721,7 @@ func TestEnsure_NoClientYet_ServerHoldsTheDevice(t *testing.T) {
 // TestEnsure_NoServerStarts_ContainersReachTheDaemon: a container's process starts a server too.
 func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
 	for word, want := range map[string]string{
-		"answer": "starting a server failed: no server started: not now", "silent": "starting a server failed: no answer: nvidia-cuda-mps-control did not answer",
+		"answer": "starting a server failed: no server started: not now", "silent": `did not answer "start_server -uid 0" in time`,
 	} {
 		var out bytes.Buffer
 		e := newEnv(t)

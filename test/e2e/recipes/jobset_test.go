@@ -42,8 +42,8 @@ func TestJobSet_GroupOfEachPod_RankedRestartedAndReleased(t *testing.T) {
 	all := members(ctx, t, namespace, 2, 4)
 	check(all, "0")
 
-	// The Job of a pod that fails has failed, so JobSet makes both Jobs again. A deleted pod would not do, also without a grace period: the
-	// Job keeps it until its end is counted, and the probe ends without an error on SIGTERM.
+	// The Job of a failed pod fails, so JobSet makes both Jobs again. A pod that is deleted by force can count as complete: the Job keeps
+	// it until its end is counted, and the probe ends without an error on SIGTERM.
 	must(t, cluster.KillContainer(ctx, all[1].Pod, 0))
 	check(members(ctx, t, namespace, 2, 4, all...), "1")
 
