@@ -165,6 +165,7 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/node/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/show/why
 	@go test -run '^$$' -bench '^BenchmarkKeeper' -benchtime 1x ./pkg/show/podevents
+	@go test -run '^$$' -bench '^BenchmarkRefresh' -benchtime 50x ./pkg/show/web
 	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/gpu/sampler ./pkg/show/metrics ./pkg/gpu/inventory
 
 .PHONY: bench-scheduling

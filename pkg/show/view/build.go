@@ -70,14 +70,19 @@ func NewIndex(o Objects) *Index {
 		}
 	}
 	x.samples.LearnAll(x.byNode)
-	for _, r := range results(o.Driver, o.Claims) {
+	x.Hold(o.Claims)
+	return x
+}
+
+// Hold adds claims.
+func (x *Index) Hold(claims []resourceapi.ResourceClaim) {
+	for _, r := range results(x.driver, claims) {
 		node := x.NodeOf(r.Pool)
 		x.held[node] = append(x.held[node], r)
 		if _, published := x.byNode[node]; !published {
 			x.byNode[node] = nil
 		}
 	}
-	return x
 }
 
 // NodeOf returns the node of a pool: the one that publishes it, or else the one in its name.

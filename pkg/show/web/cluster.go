@@ -4,6 +4,7 @@
 package web
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -109,18 +110,24 @@ func (c *Cluster) sliceChanged(s *pool.Slice) {
 
 func (c *Cluster) claimChanged(claim *resourceapi.ResourceClaim) {
 	c.dirtyClaims.Insert(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
-	c.pools.Insert(c.poolsOf(claim)...)
+	for pool := range c.poolsOf(claim) {
+		c.pools.Insert(pool)
+	}
 }
 
 func (c *Cluster) classChanged(*resourceapi.DeviceClass) { c.allClaims = true }
 
 func (c *Cluster) ruleChanged(*resourceapi.DeviceTaintRule) { c.allNodes = true }
 
-func (c *Cluster) poolsOf(claim *resourceapi.ResourceClaim) (out []string) {
-	for r := range pool.Results(claim.Status.Allocation, c.status.Driver) {
-		out = append(out, r.Pool)
+// poolsOf iterates over the pools of a claim's devices. It has one that is in several of them as often.
+func (c *Cluster) poolsOf(claim *resourceapi.ResourceClaim) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for r := range pool.Results(claim.Status.Allocation, c.status.Driver) {
+			if !yield(r.Pool) {
+				return
+			}
+		}
 	}
-	return out
 }
 
 // Listed ends the reading of a resource. Objects of the resource that are not among the keys are removed.

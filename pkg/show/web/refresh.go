@@ -52,13 +52,7 @@ func (c *Cluster) refresh() error {
 	messages := map[string]message{"": {Status: &now}}
 	reading := sets.New(c.status.Reading...)
 	if reading.Len() == 0 || reading.Len() == 1 && reading.Has(Slices) {
-		objects := view.Objects{Driver: c.status.Driver}
-		for _, s := range c.slices {
-			objects.Slices = append(objects.Slices, s)
-		}
-		for _, claim := range c.claims {
-			objects.Claims = append(objects.Claims, *claim)
-		}
+		objects := view.Objects{Driver: c.status.Driver, Slices: slices.Collect(maps.Values(c.slices))}
 		for _, r := range c.rules {
 			objects.Rules = append(objects.Rules, *r)
 		}
@@ -74,6 +68,7 @@ func (c *Cluster) refresh() error {
 	return c.feed.put(messages)
 }
 
+// refreshNodes needs the claims of changed nodes only, which are few in a large fleet.
 func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]message) {
 	changed := c.publishers.Clone()
 	for pool := range c.pools {
@@ -83,6 +78,16 @@ func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]
 		}
 		c.nodes[pool] = x.NodeOf(pool)
 	}
+	var holders []resourceapi.ResourceClaim
+	for _, claim := range c.claims {
+		for pool := range c.poolsOf(claim) {
+			if c.allNodes || changed.Has(x.NodeOf(pool)) {
+				holders = append(holders, *claim)
+				break
+			}
+		}
+	}
+	x.Hold(holders)
 	if c.allNodes {
 		changed = sets.New(slices.Collect(x.Names())...).Union(c.shown)
 	}
@@ -123,13 +128,14 @@ func (c *Cluster) refreshClaims(partial bool, messages map[string]message) {
 	}
 	pools := sets.New[string]()
 	for key, claim := range c.claims {
-		of := c.poolsOf(claim)
 		pending := claim.Status.Allocation == nil
-		if !c.allClaims && !c.dirtyClaims.Has(key) && !c.pools.HasAny(of...) && !(pending && otherDevices) {
+		if !c.allClaims && !c.dirtyClaims.Has(key) && !c.inChangedPool(claim) && !(pending && otherDevices) {
 			continue
 		}
 		objects.Claims = append(objects.Claims, *claim)
-		pools.Insert(of...)
+		for pool := range c.poolsOf(claim) {
+			pools.Insert(pool)
+		}
 		c.dirtyClaims.Insert(key)
 	}
 	for pool := range pools {
@@ -145,4 +151,13 @@ func (c *Cluster) refreshClaims(partial bool, messages map[string]message) {
 		}
 		messages["claim "+claim.String()] = message{Claim: &claim}
 	}
+}
+
+func (c *Cluster) inChangedPool(claim *resourceapi.ResourceClaim) bool {
+	for pool := range c.poolsOf(claim) {
+		if c.pools.Has(pool) {
+			return true
+		}
+	}
+	return false
 }

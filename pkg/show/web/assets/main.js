@@ -3,7 +3,7 @@ import { ClaimList } from './claims.js';
 import * as colours from './colours.js';
 import { bytes, number, plural } from './format.js';
 import { read, write } from './hash.js';
-import { apply, claims, complete, nodes, state, total, words } from './model.js';
+import { apply, claims, complete, nodes, pending, state, total, words } from './model.js';
 import { NodeMap } from './map.js';
 import { draw as drawNotes } from './notes.js';
 import { show } from './panel.js';
@@ -53,7 +53,7 @@ const seek = (text, tab = now.tab) => {
 };
 
 function draw() {
-  const all = nodes(), asked = words(now.search), sums = total(all), waiting = claims().filter((c) => c.state === 'pending').length;
+  const all = nodes(), asked = words(now.search), sums = total(all), waiting = pending();
   if (complete()) colours.assign(sums.namespace);
   byId('title').textContent = state.status.title;
   document.title = `GPUs ${state.status.title}`;

@@ -5,7 +5,48 @@ import { model } from './format.js';
 export const state = { status: { title: '', driver: '', reading: ['the cluster'] }, nodes: new Map(), claims: new Map(), connected: false, shown: false };
 
 const order = new Intl.Collator('en', { numeric: true });
-let sortedNodes, sortedClaims;
+
+// Sorted has the keys of a map in their order. A fleet has tens of thousands, so a new one is inserted, and not all sorted again.
+class Sorted {
+  #map;
+  #keys;
+
+  constructor(map) {
+    this.#map = map;
+  }
+
+  clear() {
+    this.#map.clear();
+    this.#keys = undefined;
+  }
+
+  set(key, value) {
+    if (!this.#map.has(key)) this.#keys?.splice(this.#place(key), 0, key);
+    this.#map.set(key, value);
+  }
+
+  delete(key) {
+    if (this.#map.delete(key)) this.#keys?.splice(this.#keys.indexOf(key), 1);
+  }
+
+  values() {
+    this.#keys ??= [...this.#map.keys()].sort(order.compare);
+    return this.#keys.map((key) => this.#map.get(key));
+  }
+
+  // #place is the place of a key that is not in the list.
+  #place(key) {
+    let low = 0, high = this.#keys.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (order.compare(this.#keys[middle], key) < 0) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+const byNode = new Sorted(state.nodes), byClaim = new Sorted(state.claims);
 
 export const keyOf = (ref) => `${ref.namespace}/${ref.name}`;
 
@@ -14,39 +55,34 @@ export const complete = () => state.shown && !(state.status.reading ?? []).some(
 
 export function apply(line) {
   if (line.reset) {
-    state.nodes.clear();
-    state.claims.clear();
-    sortedNodes = sortedClaims = undefined;
+    byNode.clear();
+    byClaim.clear();
     state.shown = false;
   } else if (line.status) {
     state.status = line.status;
     state.shown = false; // It precedes the nodes and claims of its batch.
   } else if (line.node) {
-    if (!state.nodes.has(line.node.name)) sortedNodes = undefined;
-    state.nodes.set(line.node.name, describe(line.node));
+    byNode.set(line.node.name, describe(line.node));
   } else if (line.claim) {
-    if (!state.claims.has(keyOf(line.claim))) sortedClaims = undefined;
     line.claim.text = claimText(line.claim);
-    state.claims.set(keyOf(line.claim), line.claim);
+    byClaim.set(keyOf(line.claim), line.claim);
   } else if (line.gone?.node !== undefined) {
-    state.nodes.delete(line.gone.node);
-    sortedNodes = undefined;
+    byNode.delete(line.gone.node);
   } else if (line.gone?.claim) {
-    state.claims.delete(keyOf(line.gone.claim));
-    sortedClaims = undefined;
+    byClaim.delete(keyOf(line.gone.claim));
   } else if (line.shown) {
     state.shown = true;
   }
 }
 
-export function nodes() {
-  sortedNodes ??= [...state.nodes.keys()].sort(order.compare);
-  return sortedNodes.map((name) => state.nodes.get(name));
-}
+export const nodes = () => byNode.values();
+export const claims = () => byClaim.values();
 
-export function claims() {
-  sortedClaims ??= [...state.claims.keys()].sort(order.compare);
-  return sortedClaims.map((key) => state.claims.get(key));
+// pending is the number of claims that wait.
+export function pending() {
+  let out = 0;
+  for (const c of state.claims.values()) out += c.state === 'pending';
+  return out;
 }
 
 // uses are the uses of a GPU, as kubectl gpu ls names them. A GPU without a holder that new claims cannot get is not free but
