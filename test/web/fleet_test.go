@@ -7,6 +7,7 @@ package web
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,25 +17,30 @@ import (
 	"gpu-dra-driver/test/fleetserver"
 )
 
-// TestFleet_5000Nodes_PaintsAndUpdates prints the speed of the page with 5,000 nodes of 8 GPUs.
+// TestFleet_5000Nodes_PaintsAndUpdates prints the speed of the page with 5,000 nodes of 8 GPUs, of which more than half are in use.
 func TestFleet_5000Nodes_PaintsAndUpdates(t *testing.T) {
 	const nodes, cut = 5000, 1000 // As the benchmark of the controller has them.
 	s, err := fleetserver.New()
 	must(t, err)
+	held, of := map[string]bool{}, map[string][]string{"hgx-h100": boards(t, "hgx-h100"), "dgx-1-v100": boards(t, "dgx-1-v100")}
 	for node := range nodes {
 		profile := "dgx-1-v100"
 		if node < cut {
 			profile = "hgx-h100"
 		}
 		must(t, s.AddNode(node, profile))
-	}
-	for node := range cut {
-		s.Add("resourceclaims", claim(fmt.Sprint("team-", node%12), fmt.Sprint("train-", node), device(node, "gpu-0000-1b-00-0")))
-	}
-	for node := range nodes {
+		for j, board := range of[profile] {
+			if team, ok := holder(node, j); ok {
+				held[fleetserver.NodeName(node)+"/"+strings.Split(board, "-")[2]] = true
+				s.Add("resourceclaims", claim(team, fmt.Sprintf("train-%d-%d", node, j), device(node, board)))
+			}
+			if sick, ok := states[(node*len(of[profile])+j)%470]; ok {
+				taint(s, node, profile, board, sick)
+			}
+		}
 		s.Add("pods", pluginPod(fleetserver.NodeName(node)))
 	}
-	s.Metrics = figures
+	s.Metrics = figuresOf(held)
 	began := time.Now()
 	p := serve(t, s)
 	p.open(1440, 1000)
@@ -50,10 +56,10 @@ func TestFleet_5000Nodes_PaintsAndUpdates(t *testing.T) {
 	t.Logf("a second visit shows all after %d ms", time.Since(began).Milliseconds())
 	p.wait(measured) // Utilization is read at once, and does not slow updates down.
 	before := p.cpu()
-	for i := range 3 {
+	for i := range 5 {
 		began = time.Now()
 		name := fmt.Sprint("new-", i)
-		_, err := p.client.ResourceV1().ResourceClaims("new").Create(t.Context(), claim("new", name, device(1, fmt.Sprintf("gpu-0000-%s-00-0", []string{"43", "52", "61"}[i]))), metav1.CreateOptions{})
+		_, err := p.client.ResourceV1().ResourceClaims("new").Create(t.Context(), claim("new", name, device(3, of["hgx-h100"][i])), metav1.CreateOptions{})
 		must(t, err)
 		p.wait(fmt.Sprintf(`[...document.querySelectorAll('[data-gpu]')].some((a) => a.ariaLabel.includes('new/%s'))`, name))
 		took := time.Since(began)
@@ -62,7 +68,7 @@ func TestFleet_5000Nodes_PaintsAndUpdates(t *testing.T) {
 			t.Errorf("a claim appeared after %s", took)
 		}
 	}
-	t.Logf("three updates used %d ms of a processor in the server", (p.cpu() - before).Milliseconds())
+	t.Logf("five updates used %d ms of a processor in the server", (p.cpu() - before).Milliseconds())
 	frames := eval[[]float64](p, `new Promise((done) => {
 		const view = document.getElementById('view'), times = [];
 		let last = performance.now();

@@ -38,6 +38,30 @@ var states = map[int]resourceapi.DeviceTaint{
 	29: {Key: "gpu.nvidia.com/unhealthy", Value: "lost", Effect: "NoSchedule"},
 }
 
+// holder is the team that has a GPU of a node, if one has. Each node has a load of its own: a large team, several small ones, or none.
+func holder(node, board int) (team string, ok bool) {
+	team = teams[(node*node+node/7)%len(teams)]
+	if node%3 == 1 {
+		team = teams[(node+board)%len(teams)]
+	}
+	return team, node%4 != 3 && (node*5+board*3)%8 < 6
+}
+
+// boards are the names of the GPUs of a profile.
+func boards(t *testing.T, profile string) (out []string) {
+	t.Helper()
+	slices, err := slicetest.Node(profile, "node", 0)
+	must(t, err)
+	for _, s := range slices {
+		for _, d := range s.Spec.Devices {
+			if kind := d.Attributes["type"].StringValue; kind != nil && *kind == "gpu" {
+				out = append(out, d.Name)
+			}
+		}
+	}
+	return out
+}
+
 // fleet is a cluster of nodes of several models, of which about two thirds are in use. Some GPUs are unhealthy or cordoned.
 func fleet(t *testing.T, nodes int) *fleetserver.Server {
 	t.Helper()
@@ -83,13 +107,8 @@ func fleet(t *testing.T, nodes int) *fleetserver.Server {
 		result := func(device string) resourceapi.DeviceRequestAllocationResult {
 			return resourceapi.DeviceRequestAllocationResult{Driver: driver, Pool: name + "/gpu", Device: device}
 		}
-		// Each node has a load of its own: a large team, several small ones, or none.
 		for j, g := range gpus {
-			team := teams[(i*i+i/7)%len(teams)]
-			if i%3 == 1 {
-				team = teams[(i+j)%len(teams)]
-			}
-			if i%4 != 3 && (i*5+j*3)%8 < 6 {
+			if team, ok := holder(i, j); ok {
 				held[name+"/"+strings.Split(g, "-")[2]] = true
 				s.Add("resourceclaims", claim(team, fmt.Sprintf("job-%d-%d", i, j), result(g)))
 			}
@@ -119,7 +138,7 @@ func pluginPod(node string) *corev1.Pod {
 }
 
 // buses are the PCI buses of the GPUs of all profiles.
-var buses = strings.Fields("19 1b 38 3b 43 4c 52 5d 61 9b 9d ab bb c3 ca cb d1 db df 07 0f 47 4e 87 90 b7 bd")
+var buses = strings.Fields("19 1b 38 3b 43 4c 52 5d 61 9b 9d ab bb c3 ca cb d1 db df 07 0f 47 4e 87 90 b7 bd 06 0a 0b 85 86 89 8a")
 
 // figures serves the metrics of a plugin. Each GPU has a utilization of its own.
 func figures(w http.ResponseWriter, r *http.Request, pod string) { figuresOf(nil)(w, r, pod) }

@@ -58,10 +58,11 @@ export function legend(sums, query, search) {
   } else if (by === 'health') {
     rows = of(sums.health, healths, (h) => [`h-${h}`, `health:${h}`, h, sums.health[h]]);
   } else {
-    const all = Object.entries(sums.namespace).sort(most), others = all.filter(([n]) => !assigned.has(n)).map(([n]) => n);
+    const all = Object.entries(sums.namespace).sort(most), others = all.filter(([n]) => !assigned.has(n));
     rows = all.filter(([n]) => assigned.has(n)).map(([n, count]) => [ofNamespace(n), `namespace:${n}`, n, count]);
     if (others.length > 0) {
-      rows.push(['nx', '', assigned.size > 0 ? plural(others.length, 'other namespace') : plural(others.length, 'namespace'), null, others.slice(0, 40).join(', ')]);
+      rows.push(['nx', '', assigned.size > 0 ? plural(others.length, 'other namespace') : plural(others.length, 'namespace'),
+        others.reduce((sum, [, count]) => sum + count, 0), others.slice(0, 40).map(([n]) => n).join(', ')]);
     }
     if (sums.use.free) rows.push(['u-free', 'use:free', 'free', sums.use.free]);
     if (sums.use.external) rows.push(['u-external', 'use:external', 'external', sums.use.external]);
@@ -69,7 +70,7 @@ export function legend(sums, query, search) {
   }
   return rows.map(([colour, term, name, count, title]) => {
     const on = query.includes(term.toLowerCase());
-    const text = [el('i', { class: `swatch ${colour}` }), name, count === null ? '' : el('b', {}, number(count))];
+    const text = [el('i', { class: `swatch ${colour}` }), name, el('b', {}, number(count))];
     return el('li', {}, term === '' ? el('span', { class: 'chip', title }, text)
       : el('button', { type: 'button', class: 'chip', 'aria-pressed': String(on), onclick: () => search(term, on) }, text));
   });

@@ -3,6 +3,7 @@
 export function bytes(n) {
   if (!n) return '–';
   const gi = n / 2 ** 30;
+  if (gi >= 2 ** 20) return `${(gi / 2 ** 20).toFixed(2)} PiB`;
   return `${gi >= 1024 ? `${(gi / 1024).toFixed(1)} TiB` : `${gi.toFixed(gi < 10 || gi % 1 > 0.05 ? 1 : 0)} GiB`}`;
 }
 
