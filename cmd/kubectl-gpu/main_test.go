@@ -619,11 +619,14 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 			[]resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-43-00-0"))}, healthy, 2,
 			"problem   n1/gpu-0000-43-00-0   unhealthy: lost: the GPU has fallen off the bus. Claims that have it: a/b. To recover: drain the node"},
 		"lost GPU that is free": {func(e *env) { e.taint("gpu-0000-43-00-0", "lost") }, nil, healthy, 1, "warning   n1/gpu-0000-43-00-0   unhealthy: lost"},
-		"GPU to reset":          {func(e *env) { e.taint("gpu-0000-43-00-0", "reset") }, nil, healthy, 1, "run on the node: nvidia-smi -r -i 0000:43:00.0"},
-		"absent GPU":            {func(e *env) { e.taint("gpu-0000-43-00-0", "absent") }, nil, healthy, 1, "NVIDIA's driver no longer lists it"},
-		"two exporters":         {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},
-		"claim without pod":     {nil, []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "leak"}, Status: resourceapi.ResourceClaimStatus{Allocation: claim("", "", device("n1", "gpu-0000-1b-00-0")).Status.Allocation}}}, healthy, 1, "no pod uses them"},
-		"device not published":  {nil, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-ff-00-0"))}, healthy, 2, "no slice publishes"},
+		"lost GPU that is withdrawn": {func(e *env) {
+			e.metrics("plugin", `gpu_dra_gpu_info{node="n1",device="gpu-0000-61-00-0",uuid="GPU-gone",model=""} 1`+"\n"+`gpu_dra_device_health{uuid="GPU-gone",state="lost"} 1`+"\n")
+		}, nil, healthy, 1, "warning   n1/gpu-0000-61-00-0   unhealthy: lost: the GPU has fallen off the bus, so the node no longer offers GPU GPU-gone. To recover: drain the node"},
+		"GPU to reset":         {func(e *env) { e.taint("gpu-0000-43-00-0", "reset") }, nil, healthy, 1, "run on the node: nvidia-smi -r -i 0000:43:00.0"},
+		"absent GPU":           {func(e *env) { e.taint("gpu-0000-43-00-0", "absent") }, nil, healthy, 1, "NVIDIA's driver no longer lists it"},
+		"two exporters":        {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},
+		"claim without pod":    {nil, []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "leak"}, Status: resourceapi.ResourceClaimStatus{Allocation: claim("", "", device("n1", "gpu-0000-1b-00-0")).Status.Allocation}}}, healthy, 1, "no pod uses them"},
+		"device not published": {nil, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-ff-00-0"))}, healthy, 2, "no slice publishes"},
 		"GPU handed out by both": {func(e *env) {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
 				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},

@@ -10,8 +10,8 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// TestFindings_EachAdvice_IsShown has a plugin that reports one kind of advice.
-func TestFindings_EachAdvice_IsShown(t *testing.T) {
+// TestFindings_EachStateWithoutATaint_IsShown has a plugin that reports one kind of advice, or a fault of a GPU that it does not publish.
+func TestFindings_EachStateWithoutATaint_IsShown(t *testing.T) {
 	for _, a := range health.Advices {
 		var out findings
 		d := Diagnosis{Plugins: map[string]Samples{"n1": {"gpu_dra_device_health": {
@@ -22,6 +22,23 @@ func TestFindings_EachAdvice_IsShown(t *testing.T) {
 		want := []Finding{{Warning, "n1/gpu-0000-1b-00-0", a.Cause + ". To recover: " + a.Remedy}}
 		if !slices.Equal(want, out) {
 			t.Errorf("%s: %v, want %v", a.Name, out, want)
+		}
+	}
+	for _, s := range health.States {
+		var out findings
+		d := Diagnosis{Plugins: map[string]Samples{"n1": {
+			"gpu_dra_device_health": {{Labels: map[string]string{"uuid": "GPU-1", "state": s.Name}, Value: 1}},
+			"gpu_dra_gpu_info":      {{Labels: map[string]string{"uuid": "GPU-1", "device": "gpu-0000-1b-00-0"}, Value: 1}},
+		}}}
+		d.advice(&out, Node{}, "n1")
+		want := []Finding{{Warning, "n1/gpu-0000-1b-00-0", "unhealthy: " + s.Name + ": " + s.Cause + ", so the node no longer offers GPU GPU-1. To recover: " + s.RemedyFor("0000:1b:00.0")}}
+		if !slices.Equal(want, out) {
+			t.Errorf("%s of a GPU without devices: %v, want %v", s.Name, out, want)
+		}
+		out = nil
+		d.advice(&out, Node{GPUs: []GPU{{Name: "gpu-0000-1b-00-0", UUID: "GPU-1"}}}, "n1")
+		if len(out) > 0 {
+			t.Errorf("%s of a GPU with devices, whose taints say it: %v", s.Name, out)
 		}
 	}
 	if len(health.Advices) < 5 {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
@@ -104,14 +105,21 @@ func (d Diagnosis) holders(out *findings, n Node, node string) {
 	}
 }
 
-// advice reports the states of GPUs that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot
-// read or watch.
+// advice reports the states of GPUs that the plugin's metrics have, and no taint: advice, GPUs that the plugin cannot read or watch, and
+// faulty ones without devices, such as a lost GPU that no claim has.
 func (d Diagnosis) advice(out *findings, n Node, node string) {
+	names := map[string]string{}
+	for _, s := range d.Plugins[node]["gpu_dra_gpu_info"] {
+		names[s.Labels["uuid"]] = s.Labels["device"]
+	}
 	for _, s := range d.Plugins[node]["gpu_dra_device_health"] {
 		uuid := s.Labels["uuid"]
 		subject, address := node, ""
+		published := false
 		if at := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == uuid }); at >= 0 && uuid != "" {
-			subject, address = node+"/"+n.GPUs[at].Name, n.GPUs[at].PCIAddress
+			subject, address, published = node+"/"+n.GPUs[at].Name, n.GPUs[at].PCIAddress, true
+		} else if device, err := gpu.ParseName(names[uuid]); err == nil {
+			subject, address = node+"/"+device.Name(), device.PCIAddress
 		}
 		switch state, ok := health.Advised(s.Labels["state"]); {
 		case ok:
@@ -120,6 +128,10 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 			out.add(Warning, subject, "faults of the GPU cannot be seen: see docs/health.md")
 		case s.Labels["state"] == "unreadable":
 			out.add(Warning, subject, "the plugin cannot read GPU %s, so new claims cannot get it. See the Events of the node", uuid)
+		case !published:
+			if fault, ok := health.Lookup(s.Labels["state"]); ok {
+				out.add(Warning, subject, "unhealthy: %s: %s, so the node no longer offers GPU %s. To recover: %s", fault.Name, fault.Cause, uuid, fault.RemedyFor(address))
+			}
 		}
 	}
 }
