@@ -58,7 +58,7 @@ type Panel struct {
 	GridPos                  struct{ H, W, X, Y int }
 	FieldConfig              struct {
 		Defaults  defaults
-		Overrides []struct{}
+		Overrides []override
 	}
 	Options         options
 	Targets         []Target
@@ -83,15 +83,66 @@ type defaults struct {
 			Value *float64
 		}
 	}
-	Mappings []struct {
-		Type    string
-		Options map[string]word
-	}
-	Color  struct{ Mode string }
-	Custom struct {
+	Mappings []wording
+	Color    struct{ Mode string }
+	Custom   struct {
 		ThresholdsStyle        struct{ Mode string }
 		LineWidth, FillOpacity int
 	}
+}
+
+// wording has values in words.
+type wording struct {
+	Type    string
+	Options map[string]word
+}
+
+// override changes the column of a table with a title: its width in pixels, values in words, and whether their colours are the text's.
+type override struct {
+	Matcher    struct{ ID, Options string }
+	Properties []struct {
+		ID    string
+		Value json.RawMessage
+	}
+	width int
+	words []wording
+}
+
+// read decodes the properties.
+func (o *override) read() error {
+	if o.Matcher.ID != "byName" {
+		return fmt.Errorf("overrides by %s cannot be drawn", o.Matcher.ID)
+	}
+	for _, p := range o.Properties {
+		var err error
+		switch p.ID {
+		case "custom.width":
+			err = json.Unmarshal(p.Value, &o.width)
+		case "mappings":
+			err = json.Unmarshal(p.Value, &o.words)
+		case "custom.cellOptions":
+			var options struct{ Type string }
+			if err = json.Unmarshal(p.Value, &options); err == nil && options.Type != "color-text" {
+				err = fmt.Errorf("cells of the type %s cannot be drawn", options.Type)
+			}
+		default:
+			err = fmt.Errorf("the property %s cannot be drawn", p.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("column %s: %w", o.Matcher.Options, err)
+		}
+	}
+	return nil
+}
+
+// column returns the override of the column with a title.
+func (p Panel) column(title string) override {
+	for _, o := range p.FieldConfig.Overrides {
+		if o.Matcher.Options == title {
+			return o
+		}
+	}
+	return override{}
 }
 
 // word is a value in words.
@@ -139,8 +190,12 @@ func (d defaults) colour(value float64) string {
 
 // word returns a value in words. ok is false if it has none.
 func (d defaults) word(value float64) (w word, ok bool) {
-	for _, m := range d.Mappings {
-		if w, ok = m.Options[strconv.FormatFloat(value, 'f', -1, 64)]; ok {
+	return inWords(d.Mappings, strconv.FormatFloat(value, 'f', -1, 64))
+}
+
+func inWords(list []wording, value string) (w word, ok bool) {
+	for _, m := range list {
+		if w, ok = m.Options[value]; ok {
 			return w, true
 		}
 	}
@@ -167,8 +222,17 @@ func Parse(data []byte) (*Board, error) {
 			return nil, fmt.Errorf("%s: variable %s: only data sources and queries for all values can be drawn", b.Title, v.Name)
 		}
 	}
-	for _, p := range b.Panels {
+	for i := range b.Panels {
+		p := &b.Panels[i]
 		table := p.Type == table
+		for n := range p.FieldConfig.Overrides {
+			if !table {
+				return nil, fmt.Errorf("%s: %s: only columns of tables can have overrides", b.Title, p.Title)
+			}
+			if err := p.FieldConfig.Overrides[n].read(); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", b.Title, p.Title, err)
+			}
+		}
 		if !slices.Contains([]string{graph, number, timeline}, p.Type) && !table {
 			return nil, fmt.Errorf("%s: %s: panels of the type %s cannot be drawn", b.Title, p.Title, p.Type)
 		}

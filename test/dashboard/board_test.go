@@ -4,6 +4,7 @@
 package dashboard
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -85,7 +86,7 @@ func TestPage_ShippedDashboards_DrawEveryPanel(t *testing.T) {
 		for _, p := range b.Panels {
 			for _, transformed := range p.Transformations {
 				for label := range transformed.Options.IndexByName {
-					if title := p.title(label); title == label || labels[label] != "" && !strings.Contains(html, "<th>"+title+"</th>") {
+					if title := p.title(label); title == label || labels[label] != "" && !strings.Contains(html, ">"+title+"</th>") {
 						t.Errorf("%s: %s: the column %s has the title %s", file, p.Title, label, title)
 					}
 				}
@@ -99,10 +100,7 @@ func TestPage_Timeline_ShowsWordsAndMergesEqualStates(t *testing.T) {
 	p := Panel{Title: "health", Type: timeline, Targets: []Target{{LegendFormat: "{{node}}"}}}
 	p.GridPos.W, p.GridPos.H = 24, 9
 	p.FieldConfig.Defaults.Unit = "short"
-	p.FieldConfig.Defaults.Mappings = []struct {
-		Type    string
-		Options map[string]word
-	}{{"value", map[string]word{"0": {"healthy", "green", 0}, "6": {"needs a reset", "red", 6}}}}
+	p.FieldConfig.Defaults.Mappings = []wording{{"value", map[string]word{"0": {"healthy", "green", 0}, "6": {"needs a reset", "red", 6}}}}
 	html, _ := draw(t, &Board{Panels: []Panel{p}}, func(_ string, w Window, _ bool) ([]Series, error) {
 		from := float64(w.From.Unix())
 		return []Series{{map[string]string{"node": "n1"}, []Point{{from, 0}, {from + 60, 0}, {from + 120, 6}, {from + 180, 6}, {from + 240, 0}, {from + 480, 0}}}}, nil
@@ -114,6 +112,30 @@ func TestPage_Timeline_ShowsWordsAndMergesEqualStates(t *testing.T) {
 		if !strings.Contains(html, text) {
 			t.Errorf("the timeline lacks %q:\n%s", text, html)
 		}
+	}
+}
+
+// TestPage_Table_ShowsWordsWidthsAndHowManyRowsAreHidden has more rows than fit.
+func TestPage_Table_ShowsWordsWidthsAndHowManyRowsAreHidden(t *testing.T) {
+	b, err := Parse([]byte(`{"title": "b", "panels": [{"title": "p", "type": "table", "gridPos": {"w": 24, "h": 8},
+		"fieldConfig": {"defaults": {"unit": "short"}, "overrides": [{"matcher": {"id": "byName", "options": "State"}, "properties": [
+			{"id": "custom.width", "value": 77}, {"id": "custom.cellOptions", "value": {"type": "color-text"}},
+			{"id": "mappings", "value": [{"type": "value", "options": {"reset": {"text": "needs a reset", "color": "red"}}}]}]}]},
+		"targets": [{"instant": true, "format": "table"}],
+		"transformations": [{"id": "organize", "options": {"excludeByName": {"Value": true}, "renameByName": {"state": "State"}}}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	html, _ := draw(t, b, func(string, Window, bool) (out []Series, err error) {
+		for range 20 {
+			out = append(out, Series{map[string]string{"state": "reset"}, []Point{{Value: 1}}})
+		}
+		return out, nil
+	})
+	cell := `<td style="color: ` + palette["red"] + `">needs a reset</td>`
+	shown := strings.Count(html, cell)
+	if !strings.Contains(html, `<th style="width: 77px">State</th>`) || shown < 4 || !strings.Contains(html, fmt.Sprintf("and %d more", 20-shown)) {
+		t.Errorf("%d rows are shown:\n%s", shown, html)
 	}
 }
 
@@ -166,7 +188,7 @@ func TestParse_UnknownFieldTypeOrUnit_IsAnError(t *testing.T) {
 		`"colorMode": "value"`:  `"colorMode": "background"`,
 		`"unit": "percentunit"`: `"unit": "lightyear"`,
 		`"min": 0,`:             `"max": 0,`,
-		`"overrides": []`:       `"overrides": [{"matcher": {"id": "byName"}}]`,
+		`"overrides": []`:       `"overrides": [{"matcher": {"id": "byName", "options": "Node"}, "properties": []}]`,
 		`"format": "table",`:    ``,
 		`"id": "organize"`:      `"id": "merge"`,
 		`"value": "$__all"`:     `"value": "team-a"`,

@@ -38,8 +38,10 @@ const (
 	width, rowHeight, gap, titles = 1200, 26, 8, 44
 	header, legendRow, axis, left = 26, 17, 18, 70
 	legendRows                    = 3
-	// entry and letter are the estimated widths of a legend's mark and of a letter.
-	entry, letter = 26, 6.3
+	// mark and letter are the estimated widths of a legend's mark and of a letter.
+	mark, letter = 26, 6.3
+	// tableRow is the height of a row of a table.
+	tableRow = 21
 )
 
 // Size returns the width and the height of the page in pixels.
@@ -76,6 +78,12 @@ type (
 		States                    []state
 	}
 	state struct{ Left, Width, Color, Text string }
+	// head is the title of a column, and its width in pixels if it is not 0. entry is a value with its colour.
+	head struct {
+		Title string
+		Width int
+	}
+	entry struct{ Text, Color string }
 	// box is a panel with the places of its parts in pixels.
 	box struct {
 		Panel
@@ -85,8 +93,8 @@ type (
 		Lines, Legend                        []line
 		Limits                               []line
 		More                                 int
-		Columns                              []string
-		Rows                                 [][]string
+		Columns                              []head
+		Rows                                 [][]entry
 		// A number has Value and Area, a timeline Bands.
 		Value, Color, Area string
 		Bands              []band
@@ -146,21 +154,29 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%.0fs", d.Seconds()) 
 // value is Grafana's name for the column of a table's values.
 const value = "Value"
 
+// table shows as many rows as there is place for, and counts the others, which Grafana has behind a scroll bar.
 func (x *box) table(rows []named) {
 	columns := x.columns(rows)
+	if fit := (x.Height - header) / tableRow; len(rows)+1 > fit {
+		x.More = len(rows) - (fit - 2)
+		rows = rows[:fit-2]
+	}
 	for _, r := range rows {
-		var cells []string
+		var cells []entry
 		for _, c := range columns {
+			e := entry{Text: r.Labels[c]}
 			if c == value {
-				cells = append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value))
-			} else {
-				cells = append(cells, r.Labels[c])
+				e.Text = format(x.FieldConfig.Defaults.Unit, r.Points[0].Value)
 			}
+			if w, ok := inWords(x.column(x.title(c)).words, e.Text); ok {
+				e = entry{w.Text, palette[w.Color]}
+			}
+			cells = append(cells, e)
 		}
 		x.Rows = append(x.Rows, cells)
 	}
 	for _, c := range columns {
-		x.Columns = append(x.Columns, x.title(c))
+		x.Columns = append(x.Columns, head{x.title(c), x.column(x.title(c)).width})
 	}
 }
 
@@ -305,7 +321,7 @@ func (x *box) times(w Window) {
 func (x *box) legend(lines []named) int {
 	rows, used := 1, 0.0
 	for i, l := range lines {
-		size := entry + letter*float64(len(l.name))
+		size := mark + letter*float64(len(l.name))
 		if used += size; used > float64(x.Width-2*gap) && i > 0 {
 			rows, used = rows+1, size
 		}
@@ -337,6 +353,7 @@ table { width: 100%; border-collapse: collapse; table-layout: fixed; font-size: 
 th, td { overflow: hidden; padding: 4px 8px; border-top: 1px solid #eee; text-align: left; text-overflow: ellipsis; white-space: nowrap; }
 th { color: #1f62e0; }
 .number { text-align: center; font-size: 26px; font-weight: bold; line-height: 44px; }
+.more { padding: 3px 8px; border-top: 1px solid #eee; color: #888; font-size: 10px; }
 .none { text-align: center; line-height: 100px; color: #888; }
 </style>
 <h1>{{.Title}}</h1>
@@ -353,9 +370,9 @@ th { color: #1f62e0; }
 {{end}}{{end}}{{range .Across}}<text x="{{.At}}" y="{{$x.Low}}" text-anchor="middle">{{.Text}}</text>
 {{end}}</svg>
 <div class="legend">{{range .Legend}}<span><svg width="10" height="8"><rect width="10" height="8" fill="{{.Color}}"/></svg>{{.Name}}</span> {{end}}</div>
-{{else if .Rows}}<table><tr>{{range .Columns}}<th>{{.}}</th>{{end}}</tr>
-{{range .Rows}}<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>
-{{end}}</table>
+{{else if .Rows}}<table><tr>{{range .Columns}}<th{{with .Width}} style="width: {{.}}px"{{end}}>{{.Title}}</th>{{end}}</tr>
+{{range .Rows}}<tr>{{range .}}<td{{with .Color}} style="color: {{.}}"{{end}}>{{.Text}}</td>{{end}}</tr>
+{{end}}</table>{{with .More}}<div class="more">and {{.}} more</div>{{end}}
 {{else}}{{$x := .}}<svg width="{{.Width}}" height="{{.Low}}" style="display: block; padding: 4px 0; overflow: visible" font-size="10" fill="#555">
 {{range .Down}}<path d="M{{$x.PlotLeft}} {{.At}}h{{$x.PlotWidth}}" stroke="#e4e4e4"/>` +
 	`<text x="{{$x.PlotLeft}}" y="{{.At}}" dx="-6" dy="3" text-anchor="end">{{.Text}}</text>

@@ -3,10 +3,7 @@
 
 package main
 
-import (
-	"fmt"
-	"regexp"
-)
+import "regexp"
 
 // dashboard is a Grafana dashboard. Its panels fill rows from left to right.
 type dashboard struct {
@@ -34,6 +31,8 @@ type panel struct {
 	kind                     kind
 	// columns are the labels of a table and their titles, in order. The value has the name Value, and is hidden without a title.
 	columns []column
+	// cells are forms of columns, by name.
+	cells map[string]cell
 	// thresholds colour values, and a graph has a line at each of them. mappings are values in words.
 	thresholds []threshold
 	mappings   []mapping
@@ -44,16 +43,20 @@ type panel struct {
 
 type column struct{ name, title string }
 
+// cell is the form of a column. Its words replace values. Without a width in pixels, the column has an equal part of what is left.
+type cell struct {
+	words []mapping
+	width int
+}
+
 // threshold is the colour of values from a limit on.
 type threshold struct {
 	from  float64
 	color string
 }
 
-type mapping struct {
-	value       int
-	text, color string
-}
+// mapping is a value in words. The colour is optional in tables.
+type mapping struct{ value, text, color string }
 
 type query struct{ expr, legend string }
 
@@ -65,8 +68,8 @@ var source = object{"type": "prometheus", "uid": "${datasource}"}
 // sizes are the widths and heights of panels, in Grafana's 24 columns.
 var sizes = map[kind]struct{ width, height int }{number: {4, 4}, timeline: {24, 9}, graph: {12, 8}, table: {12, 8}}
 
-// narrow is the number of columns of a table that fit half of the width.
-const narrow = 4
+// narrow is the number of columns of a table that fit half of the width. Others have the whole width, and tall rows of panels.
+const narrow, tall = 4, 10
 
 // names are metrics of the driver in a query, with the brace of their labels.
 var names = regexp.MustCompile(`\b(?:gpu|nvidia)_dra_\w+(\{)?`)
@@ -95,7 +98,7 @@ func (d dashboard) grafana() object {
 	for i, p := range d.panels {
 		size := sizes[p.form()]
 		if len(p.columns) > narrow {
-			size.width = 24
+			size.width, size.height = 24, tall
 		}
 		if x+size.width > 24 || size.height != height && x > 0 {
 			x, y = 0, y+height
@@ -123,10 +126,10 @@ func (p panel) form() kind {
 }
 
 func (p panel) grafana(i int, place object) object {
-	defaults := object{"unit": p.unit}
+	defaults, overrides := object{"unit": p.unit}, []object{}
 	out := object{
 		"id": i + 1, "title": p.title, "type": p.form(), "datasource": source, "description": p.description,
-		"gridPos": place, "fieldConfig": object{"defaults": defaults, "overrides": []any{}},
+		"gridPos": place,
 	}
 	if p.none != "" {
 		defaults["noValue"] = p.none
@@ -143,11 +146,7 @@ func (p panel) grafana(i int, place object) object {
 		defaults["thresholds"] = object{"mode": "absolute", "steps": steps}
 	}
 	if len(p.mappings) > 0 {
-		options := object{}
-		for n, m := range p.mappings {
-			options[fmt.Sprint(m.value)] = object{"text": m.text, "color": m.color, "index": n}
-		}
-		defaults["mappings"] = []object{{"type": "value", "options": options}}
+		defaults["mappings"] = words(p.mappings)
 	}
 	switch p.form() {
 	case graph:
@@ -174,6 +173,9 @@ func (p panel) grafana(i int, place object) object {
 		for n, c := range p.columns {
 			order[c.name], titles[c.name] = n, c.title
 			delete(hidden, c.name)
+			if set := p.cells[c.name].properties(); len(set) > 0 {
+				overrides = append(overrides, object{"matcher": object{"id": "byName", "options": c.title}, "properties": set})
+			}
 		}
 		out["transformations"] = []object{{"id": "organize", "options": object{"excludeByName": hidden, "indexByName": order, "renameByName": titles}}}
 	}
@@ -188,6 +190,32 @@ func (p panel) grafana(i int, place object) object {
 		}
 		targets = append(targets, target)
 	}
-	out["targets"] = targets
+	out["targets"], out["fieldConfig"] = targets, object{"defaults": defaults, "overrides": overrides}
 	return out
+}
+
+// properties are overrides of a column.
+func (c cell) properties() (out []object) {
+	if c.width > 0 {
+		out = append(out, object{"id": "custom.width", "value": c.width})
+	}
+	if len(c.words) > 0 {
+		out = append(out, object{"id": "mappings", "value": words(c.words)})
+		if c.words[0].color != "" {
+			out = append(out, object{"id": "custom.cellOptions", "value": object{"type": "color-text"}})
+		}
+	}
+	return out
+}
+
+func words(list []mapping) []object {
+	options := object{}
+	for n, m := range list {
+		word := object{"text": m.text, "index": n}
+		if m.color != "" {
+			word["color"] = m.color
+		}
+		options[m.value] = word
+	}
+	return []object{{"type": "value", "options": options}}
 }

@@ -50,6 +50,22 @@ func everIn(metric string) string {
 	return " and on (cluster, uuid) max by (cluster, uuid) (max_over_time(" + metric + "[$__range] @ end())) > 0"
 }
 
+// ranked are the series with the highest means of the time range. They are chosen once for the range, so that lines do not begin and end
+// with their places in the list.
+func ranked(expr string) string {
+	return "topk(20, avg_over_time((" + expr + ")[$__range:$__rate_interval] @ end()))"
+}
+
+// highest limits a graph to what a browser can draw of a fleet, and aboveZero to series that were above 0 in the range.
+func highest(expr string) string { return "(" + expr + ") and " + ranked(expr) }
+
+func aboveZero(expr string) string { return highest(expr) + " > 0" }
+
+// orNone adds one line at 0 if nothing is shown of what is measured.
+func orNone(shown, measured string) string {
+	return "(" + shown + ") or on () label_replace(0 * sum(" + measured + `), "device", "all GPUs", "", "")`
+}
+
 // orZero is 0 instead of no sample, as long as the other metric has one: a count of nothing differs from no answer.
 func orZero(expr, other string) string { return "(" + expr + ") or 0 * sum(" + other + ")" }
 
@@ -60,6 +76,13 @@ func idle(by, filter string) string {
 }
 
 const states = "gpu_dra_gpu_seconds_total"
+
+// slowed is the part of each second with reduced clocks, and the others count faults of GPUs' memories.
+const (
+	slowed       = `clamp_max(sum by (node, device, reason) (rate(gpu_dra_device_throttled_seconds_total[$__rate_interval])), 1)`
+	memoryErrors = `max by (cluster, uuid, type) (gpu_dra_device_ecc_errors_total)`
+	replacedRows = `max by (cluster, uuid, cause) (gpu_dra_device_remapped_rows)`
+)
 
 // measured has samples of all nodes whose plugin answers.
 const measured = "gpu_dra_device_health"
@@ -84,12 +107,15 @@ const (
 	partsCount = "Parts of GPUs count in part."
 	idleMeans  = "GPUs that claims hold and do not use. " + partsCount + " Partitions of GPUs before Hopper are not known."
 	noPrices   = "no prices"
+
+	highestOnly = "The 20 highest."
 )
 
 // numbers that several dashboards show.
 var (
-	unhealthyGPUs = panel{title: "Unhealthy GPUs", unit: plain, kind: number, thresholds: bad, queries: []query{
-		{orZero(`sum(gpu_dra_cluster_devices{type="gpu", state="unhealthy"})`, `gpu_dra_cluster_devices{type="gpu"}`), ""},
+	// A lost GPU is in no slice, and so not among the controller's devices.
+	unhealthyGPUs = panel{title: "Unhealthy GPUs", unit: plain, description: "GPUs with a fault, also those that claims hold.", kind: number, thresholds: bad, queries: []query{
+		{orZero(`count(max by (cluster, uuid) (gpu_dra_device_health{state!~"healthy|unmonitored|`+strings.Join(adviceNames(), "|")+`"}))`, measured), ""},
 	}}
 	waitingClaims = panel{title: "Waiting claims", unit: plain, kind: number, thresholds: notice, queries: []query{
 		{`sum(gpu_dra_cluster_claims{phase="pending"})`, ""},
@@ -164,35 +190,35 @@ var dashboards = []dashboard{
 			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"model", "Model"}, {"Value", "Utilization"}}, queries: []query{
 				{`sort_desc(topk(10, max by (node, device, model) (gpu_dra_device_utilization_ratio{node=~"$node", type="gpu"})))`, ""},
 			}},
-		{title: "Allocated part of each GPU", unit: percent, queries: []query{
-			{"sum by (node, device) (" + named(`sum by (cluster, uuid) (rate(gpu_dra_gpu_seconds_total{state="allocated"}[$__rate_interval]))`) + ")", "{{node}} {{device}}"},
+		{title: "Allocated part of each GPU", unit: percent, description: highestOnly, queries: []query{
+			{"sum by (node, device) (" + named(highest(`sum by (cluster, uuid) (rate(gpu_dra_gpu_seconds_total{state="allocated"}[$__rate_interval]))`)) + ")", "{{node}} {{device}}"},
 		}},
-		{title: "Utilization of GPUs and partitions", unit: percent, description: "Partitions of GPUs before Hopper have none.", queries: []query{
-			{`max by (node, device) (gpu_dra_device_utilization_ratio{node=~"$node"})`, "{{node}} {{device}}"},
+		{title: "Utilization of GPUs and partitions", unit: percent, description: highestOnly + " Partitions of GPUs before Hopper have none.", queries: []query{
+			{highest(`max by (node, device) (gpu_dra_device_utilization_ratio{node=~"$node"})`), "{{node}} {{device}}"},
 		}},
-		{title: "Multiprocessors, tensor cores and memory bandwidth in use", unit: percent, description: "From Hopper on.", queries: []query{
-			{`max by (node, device) (gpu_dra_device_sm_active_ratio{node=~"$node"})`, "{{node}} {{device}} multiprocessors"},
-			{`max by (node, device) (gpu_dra_device_tensor_active_ratio{node=~"$node"})`, "{{node}} {{device}} tensor cores"},
-			{`max by (node, device) (gpu_dra_device_dram_active_ratio{node=~"$node"})`, "{{node}} {{device}} memory bandwidth"},
+		{title: "Multiprocessors, tensor cores and memory bandwidth in use", unit: percent, description: highestOnly + " From Hopper on.", queries: []query{
+			{highest(`max by (node, device) (gpu_dra_device_sm_active_ratio{node=~"$node"})`), "{{node}} {{device}} multiprocessors"},
+			{highest(`max by (node, device) (gpu_dra_device_tensor_active_ratio{node=~"$node"})`), "{{node}} {{device}} tensor cores"},
+			{highest(`max by (node, device) (gpu_dra_device_dram_active_ratio{node=~"$node"})`), "{{node}} {{device}} memory bandwidth"},
 		}},
-		{title: "Used memory of GPUs and partitions", unit: percent, queries: []query{
-			{`max by (node, device) (gpu_dra_device_memory_used_bytes{node=~"$node"}) / max by (node, device) (gpu_dra_device_memory_total_bytes{node=~"$node"})`, "{{node}} {{device}}"},
+		{title: "Used memory of GPUs and partitions", unit: percent, description: highestOnly, queries: []query{
+			{highest(`max by (node, device) (gpu_dra_device_memory_used_bytes{node=~"$node"}) / max by (node, device) (gpu_dra_device_memory_total_bytes{node=~"$node"})`), "{{node}} {{device}}"},
 		}},
-		{title: "Power of GPUs", unit: watts, queries: []query{
-			{`max by (node, device) (gpu_dra_device_power_watts{node=~"$node"})`, "{{node}} {{device}}"},
+		{title: "Power of GPUs", unit: watts, description: highestOnly, queries: []query{
+			{highest(`max by (node, device) (gpu_dra_device_power_watts{node=~"$node"})`), "{{node}} {{device}}"},
 		}},
-		{title: "Temperature of GPUs", unit: celsius, thresholds: heat, queries: []query{
-			{`max by (node, device) (gpu_dra_device_temperature_celsius{node=~"$node"})`, "{{node}} {{device}}"},
+		{title: "Temperature of GPUs", unit: celsius, description: highestOnly, thresholds: heat, queries: []query{
+			{highest(`max by (node, device) (gpu_dra_device_temperature_celsius{node=~"$node"})`), "{{node}} {{device}}"},
 		}},
-		{title: "Bytes over PCIe and NVLink", unit: rate, queries: []query{
-			{`sum by (node, device, direction) (rate(gpu_dra_device_pcie_bytes_total{node=~"$node"}[$__rate_interval]))`, "{{node}} {{device}} PCIe {{direction}}"},
-			{`sum by (node, device, direction) (rate(gpu_dra_device_nvlink_bytes_total{node=~"$node"}[$__rate_interval]))`, "{{node}} {{device}} NVLink {{direction}}"},
+		{title: "Bytes over PCIe and NVLink", unit: rate, description: highestOnly, queries: []query{
+			{highest(`sum by (node, device, direction) (rate(gpu_dra_device_pcie_bytes_total{node=~"$node"}[$__rate_interval]))`), "{{node}} {{device}} PCIe {{direction}}"},
+			{highest(`sum by (node, device, direction) (rate(gpu_dra_device_nvlink_bytes_total{node=~"$node"}[$__rate_interval]))`), "{{node}} {{device}} NVLink {{direction}}"},
 		}},
-		{title: "Prepared devices", unit: plain, queries: []query{
-			{`sum by (node, device_type) (max by (node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`, "{{node}} {{device_type}}"},
+		{title: "Prepared devices by type", unit: plain, description: highestOnly, queries: []query{
+			{highest(`sum by (node, device_type) (max by (node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`), "{{node}} {{device_type}}"},
 		}},
-		{title: "Published devices", unit: plain, queries: []query{
-			{"sum by (node, type) (" + onNode(`sum by (cluster, instance, type) (gpu_dra_published_devices)`) + ")", "{{node}} {{type}}"},
+		{title: "Published devices", unit: plain, description: highestOnly, queries: []query{
+			{"sum by (node, type) (" + onNode(highest(`sum by (cluster, instance, type) (gpu_dra_published_devices)`)) + ")", "{{node}} {{type}}"},
 		}},
 		{title: "Time to prepare a claim's devices (99 %)", unit: seconds, queries: []query{
 			{`histogram_quantile(0.99, sum by (le, operation) (rate(nvidia_dra_request_duration_seconds_bucket[$__rate_interval])))`, "{{operation}}"},
@@ -209,7 +235,7 @@ var dashboards = []dashboard{
 			{`count(count by (cluster, claim_namespace, pod) (gpu_dra_claim_device_info{claim_namespace=~"$namespace", pod!=""}))`, ""},
 		}},
 		waitingClaims,
-		{title: "Utilization of claims' devices", unit: percent, description: "The mean.", kind: number, thresholds: used, queries: []query{
+		{title: "Mean utilization", unit: percent, description: "Of claims' devices.", kind: number, thresholds: used, queries: []query{
 			{`avg(max by (cluster, namespace, claim, request, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"}))`, ""},
 		}},
 		{title: "Idle GPUs", unit: plain, description: idleMeans, kind: number, thresholds: notice, queries: []query{
@@ -218,11 +244,11 @@ var dashboards = []dashboard{
 		{title: "Idle cost an hour", unit: money, description: idleCost.description, kind: number, thresholds: neutral, none: noPrices, queries: []query{
 			{"sum(" + idle("cluster, model", `{claim_namespace=~"$namespace"}`) + price + ")", ""},
 		}},
-		{title: "Allocated GPUs by namespace", unit: plain, queries: []query{
-			{`sum by (claim_namespace) (rate(gpu_dra_namespace_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, "{{claim_namespace}}"},
+		{title: "Allocated GPUs by namespace", unit: plain, description: highestOnly, queries: []query{
+			{highest(`sum by (claim_namespace) (rate(gpu_dra_namespace_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`), "{{claim_namespace}}"},
 		}},
-		{title: "Allocated GPUs by claim", unit: plain, queries: []query{
-			{`sum by (claim_namespace, claim) (rate(gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, "{{claim_namespace}}/{{claim}}"},
+		{title: "Allocated GPUs by claim", unit: plain, description: highestOnly, queries: []query{
+			{highest(`sum by (claim_namespace, claim) (rate(gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`), "{{claim_namespace}}/{{claim}}"},
 		}},
 		{title: "Claims that use least of their GPUs", unit: plain, description: "The first 10, by GPUs that they hold and do not use.", kind: table,
 			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Idle GPUs"}}, queries: []query{
@@ -232,17 +258,17 @@ var dashboards = []dashboard{
 			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"model", "Model"}, {"Value", "GPU hours"}}, queries: []query{
 				{`sort_desc(sum by (claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}) / 3600)`, ""},
 			}},
-		{title: "Utilization of pods' devices", unit: percent, description: "Of a share beside others: the used part of the whole device. Such shares of partitions have none.", queries: []query{
-			{`max by (namespace, pod, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"})`, "{{namespace}}/{{pod}} {{device}}"},
+		{title: "Utilization of pods' devices", unit: percent, description: highestOnly + " A share beside others shows the whole device, and none of a partition.", queries: []query{
+			{highest(`max by (namespace, pod, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"})`), "{{namespace}}/{{pod}} {{device}}"},
 		}},
-		{title: "Used part of pods' memory", unit: percent, thresholds: []threshold{{0, "green"}, {.95, "yellow"}}, queries: []query{
-			{`sum by (namespace, pod) (gpu_dra_claim_memory_used_bytes{namespace=~"$namespace"}) / sum by (namespace, pod) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"})`, "{{namespace}}/{{pod}}"},
+		{title: "Used part of pods' memory", unit: percent, description: highestOnly, thresholds: []threshold{{0, "green"}, {.95, "yellow"}}, queries: []query{
+			{highest(`sum by (namespace, pod) (gpu_dra_claim_memory_used_bytes{namespace=~"$namespace"}) / sum by (namespace, pod) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"})`), "{{namespace}}/{{pod}}"},
 		}},
-		{title: "Power of pods that have GPUs alone", unit: watts, queries: []query{
-			{"sum by (claim_namespace, pod) (" + holding("gpu_dra_device_power_watts") + ")", "{{claim_namespace}}/{{pod}}"},
+		{title: "Power of pods that have GPUs alone", unit: watts, description: highestOnly, queries: []query{
+			{highest("sum by (claim_namespace, pod) (" + holding("gpu_dra_device_power_watts") + ")"), "{{claim_namespace}}/{{pod}}"},
 		}},
-		{title: "Temperature of GPUs that pods have alone", unit: celsius, thresholds: heat, queries: []query{
-			{"max by (claim_namespace, pod) (" + holding("gpu_dra_device_temperature_celsius") + ")", "{{claim_namespace}}/{{pod}}"},
+		{title: "Temperature of GPUs that pods have alone", unit: celsius, description: highestOnly, thresholds: heat, queries: []query{
+			{highest("max by (claim_namespace, pod) (" + holding("gpu_dra_device_temperature_celsius") + ")"), "{{claim_namespace}}/{{pod}}"},
 		}},
 		{title: "Devices of claims and pods", unit: plain, kind: table,
 			columns: []column{{"claim_namespace", "Namespace"}, {"pod", "Pod"}, {"container", "Container"}, {"claim", "Claim"}, {"type", "Type"}, {"device", "Device"}},
@@ -267,29 +293,30 @@ var dashboards = []dashboard{
 		{title: "Nodes without driver", unit: plain, kind: number, thresholds: bad, queries: []query{
 			{`count(gpu_dra_nvidia_driver_loaded) - sum(gpu_dra_nvidia_driver_loaded)`, ""},
 		}},
-		{title: "Health of GPUs over time", unit: plain, description: "GPUs that were not healthy in the time range.", kind: timeline, mappings: healthWords(), none: "All GPUs are healthy.",
-			queries: []query{{named(worst() + everIn(`gpu_dra_device_health{state!="healthy"}`)), "{{node}} {{device}}"}}},
-		{title: "Recovery actions of NVIDIA's driver", unit: plain, description: "GPUs with an action in the time range.", kind: timeline, mappings: actions, none: "No GPU needs an action.",
-			queries: []query{{named(`max by (cluster, uuid) (gpu_dra_device_recovery_action)` + everIn("gpu_dra_device_recovery_action")), "{{node}} {{device}}"}}},
-		{title: "GPUs that are not healthy", unit: plain, description: "See docs/reference/health.md for the remedies.", kind: table,
-			none: "All GPUs are healthy.", columns: []column{{"node", "Node"}, {"device", "GPU"}, {"state", "State"}}, queries: []query{
-				{"group by (node, device, state) (" + named(`max by (cluster, uuid, state) (gpu_dra_device_health{state!="healthy"})`) + ")", ""},
+		{title: "Health of GPUs over time", unit: plain, description: "GPUs that were not healthy in the time range, the worst 20.", kind: timeline, mappings: healthWords(), none: "All GPUs are healthy.",
+			queries: []query{{named(highest(worst() + everIn(`gpu_dra_device_health{state!="healthy"}`))), "{{node}} {{device}}"}}},
+		{title: "Recovery actions of NVIDIA's driver", unit: plain, description: "GPUs with an action in the time range, the first 20.", kind: timeline, mappings: actions, none: "No GPU needs an action.",
+			queries: []query{{named(highest(`max by (cluster, uuid) (gpu_dra_device_recovery_action)` + everIn("gpu_dra_device_recovery_action"))), "{{node}} {{device}}"}}},
+		{title: "GPUs that are not healthy", unit: plain, description: "ADDRESS is the GPU's PCI address.", kind: table, none: "All GPUs are healthy.",
+			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"state", "State"}, {"cause", "Cause"}, {"remedy", "What to do"}}, cells: stateCells(), queries: []query{
+				{`label_join(label_join(group by (node, device, state) (` + named(`max by (cluster, uuid, state) (gpu_dra_device_health{state!="healthy"})`) +
+					`), "cause", "", "state"), "remedy", "", "state")`, ""},
 			}},
 		{title: "GPUs with the most XIDs", unit: plain, description: "In 10 minutes, the first 10.", kind: table,
 			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"xid", "XID"}, {"Value", "Times"}}, queries: []query{
 				{"sort_desc(topk(10, sum by (node, device, xid) (" + named("sum by (cluster, uuid, xid) "+recent("gpu_dra_xid_errors_total")) + ") > 0))", ""},
 			}},
-		{title: "Time with reduced clocks", unit: percent, description: "Of each second.", queries: []query{
-			{`clamp_max(sum by (node, device, reason) (rate(gpu_dra_device_throttled_seconds_total[$__rate_interval])), 1)`, "{{node}} {{device}} {{reason}}"},
+		{title: "Time with reduced clocks", unit: percent, description: "Of each second. " + highestOnly, queries: []query{
+			{orNone(aboveZero(slowed), slowed), "{{node}} {{device}} {{reason}}"},
 		}},
-		{title: "Errors of the memory", unit: plain, description: "Since the driver was loaded.", queries: []query{
-			{"max by (node, device, type) (" + named(`max by (cluster, uuid, type) (gpu_dra_device_ecc_errors_total)`) + ")", "{{node}} {{device}} {{type}}"},
+		{title: "Errors of the memory", unit: plain, description: "Since the driver was loaded. " + highestOnly, queries: []query{
+			{orNone("max by (node, device, type) ("+named(aboveZero(memoryErrors))+")", memoryErrors), "{{node}} {{device}} {{type}}"},
 		}},
-		{title: "Replaced rows of the memory", unit: plain, queries: []query{
-			{"max by (node, device, cause) (" + named(`max by (cluster, uuid, cause) (gpu_dra_device_remapped_rows)`) + ")", "{{node}} {{device}} {{cause}}"},
+		{title: "Replaced rows of the memory", unit: plain, description: highestOnly, queries: []query{
+			{orNone("max by (node, device, cause) ("+named(aboveZero(replacedRows))+")", replacedRows), "{{node}} {{device}} {{cause}}"},
 		}},
-		{title: "Time since the last publishing", unit: seconds, thresholds: []threshold{{0, "green"}, {900, "red"}}, queries: []query{
-			{"max by (node) (" + onNode(`time() - max by (cluster, instance) (gpu_dra_last_publish_timestamp_seconds > 0)`) + ")", "{{node}}"},
+		{title: "Time since the last publishing", unit: seconds, description: highestOnly, thresholds: []threshold{{0, "green"}, {900, "red"}}, queries: []query{
+			{"max by (node) (" + onNode(highest(`time() - max by (cluster, instance) (gpu_dra_last_publish_timestamp_seconds > 0)`)) + ")", "{{node}}"},
 		}},
 		{title: "Failed preparations and releases in 10 minutes", unit: plain, queries: []query{
 			{"sum by (error_type) " + recent("nvidia_dra_node_prepare_errors_total"), "prepare {{error_type}}"},
@@ -298,8 +325,8 @@ var dashboards = []dashboard{
 		{title: "Background errors in 10 minutes", unit: plain, queries: []query{
 			{"sum by (reason) " + recent("gpu_dra_background_errors_total"), "{{reason}}"},
 		}},
-		{title: "Quarantined records", unit: plain, queries: []query{
-			{"sum by (node) (" + onNode(`sum by (cluster, instance) (gpu_dra_quarantined_records)`) + ")", "{{node}}"},
+		{title: "Quarantined records", unit: plain, description: highestOnly, queries: []query{
+			{"sum by (node) (" + onNode(highest(`sum by (cluster, instance) (gpu_dra_quarantined_records)`)) + ")", "{{node}}"},
 		}},
 	}},
 	{name: "cost", title: "GPUs / Cost", panels: []panel{
@@ -311,8 +338,8 @@ var dashboards = []dashboard{
 		{title: "Unused part", unit: percent, description: "The cost of GPUs that are free or unhealthy, and of those that claims hold and do not use.", kind: number, thresholds: waste, none: noPrices, queries: []query{
 			{"(" + cost(`{state=~"free|unhealthy"}`) + " + sum(" + idle("cluster, model", "") + price + ")) / " + cost(""), ""},
 		}},
-		{title: "Cost an hour by namespace", unit: money, queries: []query{
-			{`sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{claim_namespace}}"},
+		{title: "Cost an hour by namespace", unit: money, description: highestOnly, queries: []query{
+			{highest(`sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (rate(gpu_dra_namespace_allocated_gpu_seconds_total[$__rate_interval]))` + price + `)`), "{{claim_namespace}}"},
 		}},
 		{title: "Cost an hour by state", unit: money, description: "free is paid for and unallocated.", queries: []query{
 			{`sum by (state) (sum by (cluster, model, state) (rate(gpu_dra_gpu_seconds_total[$__rate_interval]))` + price + `)`, "{{state}}"},
@@ -324,11 +351,11 @@ var dashboards = []dashboard{
 			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Cost so far"}}, queries: []query{
 				{`sort_desc(topk(10, sum by (claim_namespace, claim) (sum by (cluster, claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total) / 3600` + price + `)))`, ""},
 			}},
-		{title: "Held GPUs without a process", unit: plain, queries: []query{
-			{`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) * (1 - rate(gpu_dra_claim_occupied_seconds_total[$__rate_interval])))`, "{{claim_namespace}}"},
+		{title: "Held GPUs without a process", unit: plain, description: highestOnly, queries: []query{
+			{highest(`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) * (1 - rate(gpu_dra_claim_occupied_seconds_total[$__rate_interval])))`), "{{claim_namespace}}"},
 		}},
-		{title: "Held GPUs that are not in use", unit: plain, description: "Of GPUs with processes too. Partitions of GPUs before Hopper, and shares of partitions beside others, are not known.", queries: []query{
-			{idle("claim_namespace", ""), "{{claim_namespace}}"},
+		{title: "Held GPUs that are not in use", unit: plain, description: highestOnly + " Partitions of GPUs before Hopper, and shares of partitions beside others, are not known.", queries: []query{
+			{highest(idle("claim_namespace", "")), "{{claim_namespace}}"},
 		}},
 	}},
 }

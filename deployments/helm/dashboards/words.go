@@ -5,6 +5,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"gpu-dra-driver/pkg/gpu/health"
@@ -47,13 +49,31 @@ func worst() string {
 
 func healthWords() (out []mapping) {
 	for i, c := range conditions {
-		out = append(out, mapping{i, c.text, c.color})
+		out = append(out, mapping{strconv.Itoa(i), c.text, c.color})
 	}
 	return out
 }
 
+// unseen are states of the metric that are no faults and no advice.
+var unseen = []health.State{
+	{Name: "unreadable", Cause: "the plugin cannot read the GPU", Remedy: "see the Event of the node, and run on the node: nvidia-smi -q -i ADDRESS"},
+	{Name: "unmonitored", Cause: "faults of the GPU cannot be seen", Remedy: "see the Event of the node, and docs/health.md"},
+}
+
+// stateCells are the columns of a table whose labels state, cause and remedy all have the state's name.
+func stateCells() map[string]cell {
+	var names, causes, remedies []mapping
+	for _, s := range slices.Concat(health.States, unseen, health.Advices) {
+		at := slices.IndexFunc(conditions, func(c condition) bool { return slices.Contains(c.states, s.Name) })
+		names = append(names, mapping{s.Name, s.Name, conditions[at].color})
+		causes = append(causes, mapping{s.Name, s.Cause, ""})
+		remedies = append(remedies, mapping{s.Name, s.Remedy, ""})
+	}
+	return map[string]cell{"node": {width: 150}, "device": {width: 150}, "state": {names, 130}, "cause": {causes, 0}, "remedy": {remedies, 0}}
+}
+
 // actions are NVML's numbers of recovery actions.
 var actions = []mapping{
-	{0, "none", "green"}, {1, "reset the GPU", "orange"}, {2, "reboot the node", "red"}, {3, "end peer-to-peer work", "yellow"},
-	{4, "let work end, then reset", "orange"}, {5, "reset the IMEX domain", "red"}, {6, "reset the PCI bus", "red"}, {7, "reboot the system", "red"},
+	{"0", "none", "green"}, {"1", "reset the GPU", "orange"}, {"2", "reboot the node", "red"}, {"3", "end peer-to-peer work", "yellow"},
+	{"4", "let work end, then reset", "orange"}, {"5", "reset the IMEX domain", "red"}, {"6", "reset the PCI bus", "red"}, {"7", "reboot the system", "red"},
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -29,8 +30,8 @@ func TestConditions_EveryState_HasOne(t *testing.T) {
 		t.Errorf("conditions have the states\n%q\nand GPUs\n%q", all, want)
 	}
 	for i, a := range actions {
-		if a.value != i {
-			t.Errorf("action %d is the %d. one", a.value, i)
+		if a.value != strconv.Itoa(i) {
+			t.Errorf("action %s is at place %d", a.value, i)
 		}
 	}
 }

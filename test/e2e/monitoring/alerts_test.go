@@ -54,6 +54,7 @@ func (n *node) checkAlerts(ctx context.Context, t *testing.T) {
 	for _, f := range faults {
 		n.wait(ctx, t, f.alert, of(f.uuid), true, nil)
 	}
+	n.faulty = time.Now()
 	n.inject(ctx, t, "pcie-width", "16", n.busy.UUID)
 	for _, f := range faults {
 		if f.end != nil {

@@ -34,6 +34,8 @@ type node struct {
 	// board is a GPU with partitions, busy one with a load; free has those of no pod. Another one has shares.
 	board, busy, idle engine.GPU
 	free              []engine.GPU
+	// faulty is a time at which GPUs have all faults of checkAlerts.
+	faulty time.Time
 }
 
 // start installs the driver with all that monitors it, loads GPUs and starts Prometheus.

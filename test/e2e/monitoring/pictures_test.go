@@ -31,8 +31,8 @@ var update = flag.Bool("update", false, "write the pictures of docs/monitoring a
 // rateInterval is Grafana's $__rate_interval for scrapes every 7.5 s. The plugin measures every 10 s.
 const rateInterval = 30 * time.Second
 
-// checkPictures draws the cluster's dashboards with the data since the server's start. Every panel must have data by now,
-// except that of failures that no other case causes.
+// checkPictures draws the cluster's dashboards with the data from the server's start until faults end. Every panel must have data by
+// then, except that of failures that no other case causes.
 func (n *node) checkPictures(ctx context.Context, t *testing.T) {
 	boards, err := installedDashboards(ctx, n.Env)
 	must(t, err)
@@ -44,7 +44,10 @@ func (n *node) checkPictures(ctx context.Context, t *testing.T) {
 	sums, err := dashboard.Sums(filepath.Join(n.Tree, "deployments", "helm", "gpu-dra-driver", "monitoring", "dashboards"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, dashboard.SumsFile), []byte(sums), 0o644))
-	to := time.Now()
+	to := n.faulty
+	if to.IsZero() {
+		to = time.Now()
+	}
 	window := dashboard.Window{From: n.began, To: to, Step: max(scrapeInterval, to.Sub(n.began)/250).Round(time.Second), RateInterval: rateInterval}
 	for _, b := range boards {
 		var html bytes.Buffer
