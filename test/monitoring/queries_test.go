@@ -251,8 +251,8 @@ func TestDashboards_Measurements_AreShown(t *testing.T) {
 // allOf chooses all values of variables, as the unit tests of promtool do.
 var allOf = strings.NewReplacer("$node", ".*", "$cluster", ".*", "$__range", "10m", "$__rate_interval", "1m")
 
-// TestDashboards_UnitTestsOfPromtool_HaveThePanelsQueries compares the queries that promtool runs: of records that two plugins of a node
-// serve, of more series than a graph shows, of faults that no GPU has, and of GPUs that are lost.
+// TestDashboards_UnitTestsOfPromtool_HaveThePanelsQueries compares the queries that promtool runs. They are about records that two
+// plugins of a node serve, more series than a graph shows, faults that no GPU has, and lost GPUs.
 func TestDashboards_UnitTestsOfPromtool_HaveThePanelsQueries(t *testing.T) {
 	tests := read(t, "testdata/alerts_test.yaml")
 	tested := []string{"Prepared devices", "Prepared devices by type", "Temperature of GPUs", "Replaced rows of the memory", "Unhealthy GPUs"}

@@ -298,7 +298,7 @@ var dashboards = []dashboard{
 		{title: "Recovery actions of NVIDIA's driver", unit: plain, description: "GPUs with an action in the time range, the first 20.", kind: timeline, mappings: actions, none: "No GPU needs an action.",
 			queries: []query{{named(highest(`max by (cluster, uuid) (gpu_dra_device_recovery_action)` + everIn("gpu_dra_device_recovery_action"))), "{{node}} {{device}}"}}},
 		{title: "GPUs that are not healthy", unit: plain, description: "ADDRESS is the GPU's PCI address.", kind: table, none: "All GPUs are healthy.",
-			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"state", "State"}, {"cause", "Cause"}, {"remedy", "What to do"}}, cells: stateCells(), queries: []query{
+			columns: []column{{"node", "Node"}, {"device", "GPU"}, {"state", "State"}, {"cause", "Cause"}, {"remedy", "Remedy"}}, cells: stateCells(), queries: []query{
 				{`label_join(label_join(group by (node, device, state) (` + named(`max by (cluster, uuid, state) (gpu_dra_device_health{state!="healthy"})`) +
 					`), "cause", "", "state"), "remedy", "", "state")`, ""},
 			}},

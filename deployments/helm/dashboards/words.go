@@ -54,7 +54,7 @@ func healthWords() (out []mapping) {
 	return out
 }
 
-// unseen are states of the metric that are no faults and no advice.
+// unseen are the states of GPUs whose faults the driver cannot see.
 var unseen = []health.State{
 	{Name: "unreadable", Cause: "the plugin cannot read the GPU", Remedy: "see the Event of the node, and run on the node: nvidia-smi -q -i ADDRESS"},
 	{Name: "unmonitored", Cause: "faults of the GPU cannot be seen", Remedy: "see the Event of the node, and docs/health.md"},

@@ -105,8 +105,8 @@ func (d Diagnosis) holders(out *findings, n Node, node string) {
 	}
 }
 
-// advice reports the states of GPUs that the plugin's metrics have, and no taint: advice, GPUs that the plugin cannot read or watch, and
-// faulty ones without devices, such as a lost GPU that no claim has.
+// advice reports states that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot read or watch. Faulty
+// GPUs without devices are among them, such as a lost GPU that no claim has.
 func (d Diagnosis) advice(out *findings, n Node, node string) {
 	names := map[string]string{}
 	for _, s := range d.Plugins[node]["gpu_dra_gpu_info"] {
