@@ -621,7 +621,7 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"lost GPU that is free": {func(e *env) { e.taint("gpu-0000-43-00-0", "lost") }, nil, healthy, 1, "warning   n1/gpu-0000-43-00-0   unhealthy: lost"},
 		"lost GPU that is withdrawn": {func(e *env) {
 			e.metrics("plugin", `gpu_dra_gpu_info{node="n1",device="gpu-0000-61-00-0",uuid="GPU-gone",model=""} 1`+"\n"+`gpu_dra_device_health{uuid="GPU-gone",state="lost"} 1`+"\n")
-		}, nil, healthy, 1, "warning   n1/gpu-0000-61-00-0   unhealthy: lost: the GPU has fallen off the bus, so the node no longer offers GPU GPU-gone. To recover: drain the node"},
+		}, nil, healthy, 1, "warning   n1/gpu-0000-61-00-0   unhealthy: lost: the GPU has fallen off the bus. No slice has GPU GPU-gone, so new claims cannot get it. To recover: drain the node"},
 		"GPU to reset":         {func(e *env) { e.taint("gpu-0000-43-00-0", "reset") }, nil, healthy, 1, "run on the node: nvidia-smi -r -i 0000:43:00.0"},
 		"absent GPU":           {func(e *env) { e.taint("gpu-0000-43-00-0", "absent") }, nil, healthy, 1, "NVIDIA's driver no longer lists it"},
 		"two exporters":        {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},

@@ -158,7 +158,7 @@ func checkGPULost(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	}
 	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "the GPU has fallen off the bus", "drain the node")
 	must(t, cluster.WaitPublished(ctx, 7)) // The claim of the first pod ends too, although its GPU does not answer.
-	want := device + "   unhealthy: lost: the GPU has fallen off the bus, so the node no longer offers"
+	want := device + "   unhealthy: lost: the GPU has fallen off the bus. No slice has GPU"
 	must(t, cluster.Eventually(ctx, "doctor names the GPU that no slice has", time.Minute, func(ctx context.Context) (bool, string) {
 		out, _ := cluster.KubectlGPU(ctx, "doctor") // It exits with 1 after a warning.
 		return strings.Contains(out, want), out

@@ -30,11 +30,19 @@ func TestFindings_EachStateWithoutATaint_IsShown(t *testing.T) {
 			"gpu_dra_device_health": {{Labels: map[string]string{"uuid": "GPU-1", "state": s.Name}, Value: 1}},
 			"gpu_dra_gpu_info":      {{Labels: map[string]string{"uuid": "GPU-1", "device": "gpu-0000-1b-00-0"}, Value: 1}},
 		}}}
-		d.advice(&out, Node{}, "n1")
-		want := []Finding{{Warning, "n1/gpu-0000-1b-00-0", "unhealthy: " + s.Name + ": " + s.Cause + ", so the node no longer offers GPU GPU-1. To recover: " + s.RemedyFor("0000:1b:00.0")}}
-		if !slices.Equal(want, out) {
-			t.Errorf("%s of a GPU without devices: %v, want %v", s.Name, out, want)
+		expect := func(what, absent string, n Node) {
+			t.Helper()
+			out = nil
+			d.advice(&out, n, "n1")
+			want := []Finding{{Warning, "n1/gpu-0000-1b-00-0", "unhealthy: " + s.Name + ": " + s.Cause + "." + absent + " To recover: " + s.RemedyFor("0000:1b:00.0")}}
+			if !slices.Equal(want, out) {
+				t.Errorf("%s of a GPU %s: %v, want %v", s.Name, what, out, want)
+			}
 		}
+		expect("without devices", " No slice has GPU GPU-1, so new claims cannot get it.", Node{})
+		expect("of a node with missing slices", "", Node{Incomplete: true})
+		d.UnreadSlices = true
+		expect("whose slices are unread", "", Node{})
 		out = nil
 		d.advice(&out, Node{GPUs: []GPU{{Name: "gpu-0000-1b-00-0", UUID: "GPU-1"}}}, "n1")
 		if len(out) > 0 {

@@ -130,7 +130,11 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 			out.add(Warning, subject, "the plugin cannot read GPU %s, so new claims cannot get it. See the Events of the node", uuid)
 		case !published:
 			if fault, ok := health.Lookup(s.Labels["state"]); ok {
-				out.add(Warning, subject, "unhealthy: %s: %s, so the node no longer offers GPU %s. To recover: %s", fault.Name, fault.Cause, uuid, fault.RemedyFor(address))
+				absent := ""
+				if !d.UnreadSlices && !n.Incomplete {
+					absent = " No slice has GPU " + uuid + ", so new claims cannot get it."
+				}
+				out.add(Warning, subject, "unhealthy: %s: %s.%s To recover: %s", fault.Name, fault.Cause, absent, fault.RemedyFor(address))
 			}
 		}
 	}
