@@ -142,6 +142,28 @@ func taint(s *fleetserver.Server, node int, profile, name string, taint resource
 	}
 }
 
+// TestPage_Order_AfterChanges_EqualsASort adds and removes claims, also such whose numbers are equal.
+func TestPage_Order_AfterChanges_EqualsASort(t *testing.T) {
+	p := serve(t, busy(t))
+	p.open(1280, 800)
+	p.wait(shown)
+	wrong := inModel[string](p, `(() => {
+		const order = new Intl.Collator('en', { numeric: true }), keys = new Set(m.claims().map(m.keyOf));
+		let seed = 7;
+		const random = (n) => (seed = (seed * 16807) % 2147483647) % n;
+		for (let i = 0; i < 2000; i++) {
+			const name = (random(2) ? 'job-0' : 'job-') + random(40), claim = { namespace: 'team-' + random(12), name, state: 'reserved' };
+			if (random(3)) { m.apply({ claim }); keys.add(m.keyOf(claim)); } else { m.apply({ gone: { claim } }); keys.delete(m.keyOf(claim)); }
+			const got = m.claims().map(m.keyOf), want = [...keys].sort((a, b) => order.compare(a, b) || (a < b ? -1 : 1));
+			if (got.join() !== want.join()) return 'after ' + i + ' changes: ' + got + ' is not ' + want;
+		}
+		return '';
+	})()`)
+	if wrong != "" {
+		t.Error(wrong)
+	}
+}
+
 // TestPage_Colours_OfManyNamespaces_EqualTheLegend has more namespaces than colours.
 func TestPage_Colours_OfManyNamespaces_EqualTheLegend(t *testing.T) {
 	var extra []*resourceapi.ResourceClaim

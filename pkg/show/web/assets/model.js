@@ -4,7 +4,9 @@ import { model } from './format.js';
 
 export const state = { status: { title: '', driver: '', reading: ['the cluster'] }, nodes: new Map(), claims: new Map(), connected: false, shown: false };
 
-const order = new Intl.Collator('en', { numeric: true });
+const numeric = new Intl.Collator('en', { numeric: true });
+// order has no equal names: to the collator, job-1 and job-01 are equal.
+const order = (a, b) => numeric.compare(a, b) || (a < b ? -1 : a > b ? 1 : 0);
 
 // Sorted has the keys of a map in their order. A fleet has tens of thousands, so a new one is inserted, and not all sorted again.
 class Sorted {
@@ -26,20 +28,20 @@ class Sorted {
   }
 
   delete(key) {
-    if (this.#map.delete(key)) this.#keys?.splice(this.#keys.indexOf(key), 1);
+    if (this.#map.delete(key)) this.#keys?.splice(this.#place(key), 1);
   }
 
   values() {
-    this.#keys ??= [...this.#map.keys()].sort(order.compare);
+    this.#keys ??= [...this.#map.keys()].sort(order);
     return this.#keys.map((key) => this.#map.get(key));
   }
 
-  // #place is the place of a key that is not in the list.
+  // #place is the place of a key, also if it is not in the list.
   #place(key) {
     let low = 0, high = this.#keys.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (order.compare(this.#keys[middle], key) < 0) low = middle + 1;
+      if (order(this.#keys[middle], key) < 0) low = middle + 1;
       else high = middle;
     }
     return low;
