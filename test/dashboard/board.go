@@ -119,7 +119,9 @@ func (o *override) read() error {
 		case "custom.width":
 			err = json.Unmarshal(p.Value, &o.width)
 		case "mappings":
-			err = json.Unmarshal(p.Value, &o.words)
+			if err = json.Unmarshal(p.Value, &o.words); err == nil {
+				err = drawable(o.words, true)
+			}
 		case "custom.cellOptions":
 			var options struct{ Type string }
 			if err = json.Unmarshal(p.Value, &options); err == nil && options.Type != "color-text" {
@@ -273,12 +275,8 @@ func (p Panel) check() error {
 	if len(d.Thresholds.Steps) > 0 && d.Thresholds.Mode != "absolute" {
 		return fmt.Errorf("thresholds of the mode %s cannot be drawn", d.Thresholds.Mode)
 	}
-	for _, m := range d.Mappings {
-		for value, w := range m.Options {
-			if palette[w.Color] == "" || m.Type != "value" {
-				return fmt.Errorf("the mapping of %s to the colour %s cannot be drawn", value, w.Color)
-			}
-		}
+	if err := drawable(d.Mappings, false); err != nil {
+		return err
 	}
 	o := p.Options
 	switch p.Type {
@@ -289,6 +287,18 @@ func (p Panel) check() error {
 	case timeline:
 		if len(d.Mappings) == 0 || !o.MergeValues || !o.Legend.ShowLegend {
 			return errors.New("a timeline needs mappings, merged values and a legend")
+		}
+	}
+	return nil
+}
+
+// drawable finds words that Page does not draw. Words of a table need no colour.
+func drawable(list []wording, colourless bool) error {
+	for _, m := range list {
+		for value, w := range m.Options {
+			if palette[w.Color] == "" && !(colourless && w.Color == "") || m.Type != "value" {
+				return fmt.Errorf("the mapping of %s to the colour %s cannot be drawn", value, w.Color)
+			}
 		}
 	}
 	return nil

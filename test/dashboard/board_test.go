@@ -117,14 +117,21 @@ func TestPage_Timeline_ShowsWordsAndMergesEqualStates(t *testing.T) {
 
 // TestPage_Table_ShowsWordsWidthsAndHowManyRowsAreHidden has more rows than fit.
 func TestPage_Table_ShowsWordsWidthsAndHowManyRowsAreHidden(t *testing.T) {
-	b, err := Parse([]byte(`{"title": "b", "panels": [{"title": "p", "type": "table", "gridPos": {"w": 24, "h": 8},
+	text := `{"title": "b", "panels": [{"title": "p", "type": "table", "gridPos": {"w": 24, "h": 8},
 		"fieldConfig": {"defaults": {"unit": "short"}, "overrides": [{"matcher": {"id": "byName", "options": "State"}, "properties": [
 			{"id": "custom.width", "value": 77}, {"id": "custom.cellOptions", "value": {"type": "color-text"}},
 			{"id": "mappings", "value": [{"type": "value", "options": {"reset": {"text": "needs a reset", "color": "red"}}}]}]}]},
 		"targets": [{"instant": true, "format": "table"}],
-		"transformations": [{"id": "organize", "options": {"excludeByName": {"Value": true}, "renameByName": {"state": "State"}}}]}]}`))
+		"transformations": [{"id": "organize", "options": {"excludeByName": {"Value": true}, "renameByName": {"state": "State"}}}]}]}`
+	b, err := Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for old, changed := range map[string]string{"byName": "byRegexp", "custom.width": "custom.align", "color-text": "gauge", `"red"`: `"teal"`, `"value", "options"`: `"range", "options"`} {
+		wrong := strings.Replace(text, old, changed, 1)
+		if _, err := Parse([]byte(wrong)); wrong == text || err == nil {
+			t.Errorf("%s instead of %s is not an error", changed, old)
+		}
 	}
 	html, _ := draw(t, b, func(string, Window, bool) (out []Series, err error) {
 		for range 20 {
