@@ -26,7 +26,7 @@ func newFaults(n *node) (*faults, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &faults{records, tracker.New(n.machine, records, faultsLock(n.Config), n.events, n.Config.XIDs)}, nil
+	return &faults{records, tracker.New(n.machine, records, settingLock(n.Config, tracker.Setting), n.events, n.Config.XIDs)}, nil
 }
 
 // newKernelLog finds XIDs in the kernel's log.
@@ -46,7 +46,10 @@ func openRecords(machine *host.Host, c flags.Config, setting string) (*record.GP
 	return records, nil
 }
 
-func faultsLock(c flags.Config) string { return filepath.Join(stateDir(c), "locks", tracker.Setting) }
+// settingLock is the lock of the records of a setting.
+func settingLock(c flags.Config, setting string) string {
+	return filepath.Join(stateDir(c), "locks", setting)
+}
 
 // clearFaults removes the remembered faults of a GPU and returns the program's exit code.
 func clearFaults(c flags.Config, stdout, stderr io.Writer) int {
@@ -57,7 +60,7 @@ func clearFaults(c flags.Config, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	faults, err := tracker.Clear(machine, records, faultsLock(c), c.ClearFaults)
+	faults, err := tracker.Clear(machine, records, settingLock(c, tracker.Setting), c.ClearFaults)
 	if err != nil {
 		fmt.Fprintf(stderr, "clear the faults of GPU %s: %v\n", c.ClearFaults, err)
 		return 1

@@ -89,7 +89,11 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return err
 	}
-	g, s := newGPUs(n), newSharingSettings(c, n.events, n.changed, newDemand(ctx, n))
+	g, err := newGPUs(n)
+	if err != nil {
+		return err
+	}
+	s := newSharingSettings(c, n.events, n.changed, newDemand(ctx, n))
 	claims, err := newClaims(n, g, s)
 	if err != nil {
 		return err
@@ -148,7 +152,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
 		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
 		HealthcheckPort: d.HealthcheckPort, Client: d.client, Inventory: scanner, Instance: d.instance, SchedulerVersion: d.Scheduler,
-		Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace, Idle: freeMemory, Settings: settings, Meter: d.measurements.meter,
+		DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace, Idle: freeMemory, Settings: settings, Meter: d.measurements.meter,
 		XIDs: kubeletplugin.XIDOptions{
 			Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Locks: d.gpus.watcher, Health: d.faults.tracker,
 			Polls: d.gpus.xids, Ignore: d.XIDs.Ignore,
@@ -176,7 +180,7 @@ func (d *driver) newSettings() (*executor.Settings, error) {
 }
 
 func (d *driver) background() []kubeletplugin.Runner {
-	out := []kubeletplugin.Runner{d.cordons, d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.measurements.holders, d.claims.hook}
+	out := []kubeletplugin.Runner{d.cordons, d.sharing, d.measurements.meter, d.measurements.holders, d.claims.hook}
 	if measured(d.Config) {
 		out = append(out, d.measurements.sampler)
 	}

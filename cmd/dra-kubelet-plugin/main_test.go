@@ -59,7 +59,7 @@ func TestClearFaults_RecordedFault_PrintsAndRemovesIt(t *testing.T) {
 	c := flags.Config{KubeletPluginsDir: t.TempDir(), DriverName: "gpu.nvidia.com", ClearFaults: "0000:1b:00.0"}
 	machine := host.New(host.Options{})
 	defer machine.Close()
-	if err := os.MkdirAll(filepath.Dir(faultsLock(c)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(settingLock(c, tracker.Setting)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	records, err := openRecords(machine, c, tracker.Setting)

@@ -77,7 +77,11 @@ type gpus struct {
 	devicePlugins *podresources.DevicePlugins
 }
 
-func newGPUs(n *node) *gpus {
+func newGPUs(n *node) (*gpus, error) {
+	served, err := openRecords(n.machine, n.Config, podresources.DevicePluginSetting)
+	if err != nil {
+		return nil, err
+	}
 	root := driverroot.New(driverroot.Options{
 		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
 		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName), Load: true,
@@ -90,8 +94,11 @@ func newGPUs(n *node) *gpus {
 	return &gpus{
 		library: driverroot.Library{Library: native.New(n.ContainerDriverRoot), Root: root, OwnDev: own}, root: root, scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
 		switches: new(inventory.Switches), watcher: watcher.NewLocks(), sampler: sampler.NewLocks(),
-		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(kubelet, scans, n.changed, n.metrics),
-	}
+		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(podresources.DevicePluginsOptions{
+			Kubelet: kubelet, Scans: scans, Records: served, Host: n.machine, Lock: settingLock(n.Config, podresources.DevicePluginSetting),
+			Changed: n.changed, Metrics: n.metrics, Reports: n.events,
+		}),
+	}, nil
 }
 
 // Lock is called before operations that make a GPU disappear for a moment. It implements mig.Switches.

@@ -40,6 +40,8 @@ type sharingSettings struct {
 	lastData  []byte
 	read      bool
 	lastError string
+	// valid means that a file was in force.
+	valid bool
 }
 
 // newDemand follows the cluster's demand; it returns nil if no controller publishes it.
@@ -82,14 +84,18 @@ func (s *sharingSettings) reload() {
 	if err != nil {
 		if s.lastError != err.Error() {
 			s.lastError = err.Error()
+			effect := "the previous settings stay in force"
+			if !s.valid {
+				effect = "until then each device is for one claim"
+			}
 			s.reports.Report(&claimerror.Error{
 				Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
-				Cause: err, Remedy: "the previous settings stay in force; correct the file (chart value sharing)",
+				Cause: err, Remedy: effect + "; correct the file (chart value sharing)",
 			})
 		}
 		return
 	}
-	s.lastError = ""
+	s.lastError, s.valid = "", true
 	for _, field := range ignored {
 		klog.Background().Info("The sharing settings have an unknown field", "field", field)
 	}

@@ -69,3 +69,20 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+// TestSharingSettings_FirstReadFails_DevicesAreForOneClaim starts with a file that cannot be parsed, and one that cannot be
+// read: the settings of an earlier process are not known.
+func TestSharingSettings_FirstReadFails_DevicesAreForOneClaim(t *testing.T) {
+	damaged := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(damaged, []byte("sharing: {timeSlicing: {replicas: none}}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{damaged, t.TempDir()} {
+		var reports []error
+		s := newSharingSettings(flags.Config{SharingConfig: path, NodeName: "n"},
+			notifytest.Reporter(func(err error) { reports = append(reports, err) }), notify.NewTrigger(), nil)
+		if got := s.Policy(gpu.GPU{}, "").Replicas; got != 0 || len(reports) != 1 || !strings.Contains(reports[0].Error(), path) || !strings.Contains(reports[0].Error(), "each device is for one claim") {
+			t.Errorf("%s: %d replicas, %v", path, got, reports)
+		}
+	}
+}

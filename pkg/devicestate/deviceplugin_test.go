@@ -34,3 +34,25 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e.Prepare(p, "a")
 	e.CheckClean(p, "a", "watches")
 }
+
+// TestPrepare_DevicePluginsUnknown_RefusedUnlessPrepared has a kubelet that has not answered a new process.
+func TestPrepare_DevicePluginsUnknown_RefusedUnlessPrepared(t *testing.T) {
+	e := devicestatetest.New(t)
+	served := devicestatetest.DevicePlugins{}
+	e.Configure = func(o *devicestate.Options) { o.DevicePlugins = served }
+	p := e.Start()
+	e.Claim("a", "1")
+	e.Prepare(p, "a")
+	served[devicestatetest.UnknownDevicePlugins] = "yes"
+	p = e.Start()
+	e.Prepare(p, "a") // Its pod runs.
+	e.Claim("b", "0")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.KubeletUnreachable, "gpu-0000-10-00-0", "the kubelet has not said yet")
+	e.Claim("watches", "monitor 1")
+	e.Prepare(p, "watches")
+	e.Unprepare(p, "a") // A pod ends without the kubelet's answer.
+	e.CheckClean(p, "watches")
+	clear(served)
+	e.Prepare(p, "b")
+	e.CheckClean(p, "b", "watches")
+}

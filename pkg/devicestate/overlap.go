@@ -165,14 +165,20 @@ func (e *Engine) join(p plan.Plan, claim *resourceapi.ResourceClaim, node plan.N
 	}
 }
 
-// refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
+// refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too. It
+// may, as long as the kubelet has not answered.
 func (e *Engine) refuseServed(p plan.Plan) error {
-	served, _ := e.o.DevicePlugins.GPUs()
+	served, known := e.o.DevicePlugins.GPUs()
 	for _, address := range p.HeldGPUs() {
 		if resource := served[address]; resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
 				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")
+		}
+		if !known {
+			return p.Claim.Refuse(nameAt(p, address), claimerror.KubeletUnreachable,
+				errors.New("the kubelet has not said yet whether a device plugin serves the GPU"),
+				"the kubelet retries; if it persists, an Event of the node names the socket that does not answer")
 		}
 	}
 	return nil

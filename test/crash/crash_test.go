@@ -19,6 +19,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -60,6 +61,11 @@ func newEnv(t *testing.T) *crashEnv {
 	if err := errors.Join(s.Sim(t.Context(), "up", "--profile", "hgx-h100"), s.PluginDirectories(dir)); err != nil {
 		t.Fatal(err)
 	}
+	stop, err := kubelettest.ServePodResources(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
 	e.sims = engine.Open(s.Root, nil)
 	if e.log, err = os.Create(filepath.Join(dir, "plugin.log")); err != nil {
 		t.Fatal(err)

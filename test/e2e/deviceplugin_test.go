@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // untilInputEnds runs a program until the input of the shell ends.
@@ -40,10 +41,23 @@ func TestDevicePlugin_ServesGPUs_TheyAreWithheld(t *testing.T) {
 		checkPod(ctx, t, p)
 	}
 	stop()
-	// The GPUs stay withheld for five minutes: a device plugin that restarts looks the same. A new process of the driver's
-	// plugin does not know the earlier answers.
-	for _, p := range pluginPods(ctx, t, 1) {
-		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
+	restart := func() {
+		t.Helper()
+		for _, p := range pluginPods(ctx, t, 1) {
+			must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
+		}
+		pluginPods(ctx, t, 1)
 	}
+	// The GPUs stay withheld for five minutes, because a device plugin that restarts looks the same. So they do if the kubelet
+	// and the driver's plugin start anew, and the kubelet lists no device plugin. Without slices the new process publishes.
+	slices := cluster.Client.ResourceV1().ResourceSlices()
+	must(t, cluster.Node(ctx, "restart", "kubelet"))
+	must(t, slices.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver}))
+	restart()
+	must(t, cluster.WaitPublished(ctx, 6))
+	// Without the records of that time there is nothing to wait for.
+	_, err = cluster.OnNode(ctx, "rm", "-r", "/var/lib/kubelet/plugins/"+env.Driver+"/state/gpus/device-plugin")
+	must(t, err)
+	restart()
 	must(t, cluster.WaitPublished(ctx, 8))
 }

@@ -25,6 +25,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -83,6 +84,9 @@ func newMachine(t *testing.T, s env.Env, supervisor string) *machine {
 	m := &machine{t: t, env: &s, dir: dir, sims: engine.Open(s.Root, nil)}
 	m.must(s.Sim(t.Context(), "up", "--profile", "hgx-h100"))
 	m.must(s.PluginDirectories(dir))
+	stopKubelet, err := kubelettest.ServePodResources(dir)
+	m.must(err)
+	t.Cleanup(stopKubelet)
 	m.log, err = os.Create(filepath.Join(dir, "plugin.log"))
 	m.must(err)
 	t.Cleanup(func() {

@@ -57,6 +57,9 @@ const (
 	DriverNotReady Reason = "DriverNotReady"
 	// HostFailure: a file operation or the driver root of the node failed. Check the node's disk and the plugin's log.
 	HostFailure Reason = "HostFailure"
+	// KubeletUnreachable: the kubelet does not say which GPUs device plugins serve. Check the path of the socket in the
+	// message, which follows the chart value `kubeletPlugin.kubeletPodResourcesDirectoryPath`.
+	KubeletUnreachable Reason = "KubeletUnreachable"
 	// RecordUnreadable: the record of a prepared claim is damaged. Check the node's disk; the message says whether the
 	// claim still blocks GPUs.
 	RecordUnreadable Reason = "RecordUnreadable"

@@ -36,6 +36,8 @@ type GPU struct {
 	Faults []gpu.Fault `json:"faults,omitempty"`
 	// Stuck are partitions of ended claims that could not be destroyed, if the record is about them.
 	Stuck []plan.Partition `json:"stuck,omitempty"`
+	// Served is the extended resource as which a device plugin serves the GPU, if the record is about that.
+	Served string `json:"served,omitempty"`
 	// Attempted is the time since the boot of the last reset, if the record is about resets.
 	Attempted time.Duration `json:"attempted,omitempty"`
 }

@@ -223,7 +223,10 @@ func (s Scans) Snapshot() gpu.Snapshot { return s() }
 // DevicePlugins are the resources of GPUs, by address. It implements plan.DevicePlugins.
 type DevicePlugins map[string]string
 
-func (d DevicePlugins) GPUs() (map[string]string, bool) { return d, true }
+func (d DevicePlugins) GPUs() (map[string]string, bool) { return d, d[UnknownDevicePlugins] == "" }
+
+// UnknownDevicePlugins is a key of DevicePlugins while the kubelet has not answered.
+const UnknownDevicePlugins = "unknown"
 
 // Process is one run of the plugin.
 type Process struct {

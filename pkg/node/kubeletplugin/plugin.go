@@ -25,6 +25,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
@@ -46,6 +47,7 @@ type Options struct {
 	Instance *host.Instance
 	// SchedulerVersion is passed to publishing.Options.
 	SchedulerVersion schedulerfault.Version
+	DevicePlugins    *podresources.DevicePlugins
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
@@ -127,6 +129,9 @@ const (
 	// readyLimit limits a Prepare's wait for recovery and the first scan after a start. Then the kubelet gets the reason
 	// and repeats the call.
 	readyLimit = 10 * time.Second
+	// kubeletLimit limits its wait for the kubelet's first answer about device plugins, without which only new claims are
+	// refused.
+	kubeletLimit = 3 * time.Second
 	// stopLimit limits the wait for background work.
 	stopLimit = 2 * time.Second
 	// idleAfter is the time without calls after which the plugin is idle.
@@ -160,7 +165,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	p.calls = newCalls(m, node.Changed)
 	p.service = &service{
 		engine: engine, claims: claims, metrics: m, events: events, status: p.status, recovery: p.recovery, inventory: o.Inventory,
-		publisher: p.publisher, changes: changes, fatal: p.fatal,
+		devicePlugins: o.DevicePlugins.Answered(), publisher: p.publisher, changes: changes, fatal: p.fatal,
 	}
 	return p
 }
@@ -196,7 +201,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle, p.watchOther,
 		p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
-	for _, work := range p.o.Background {
+	for _, work := range append(p.o.Background, p.o.DevicePlugins) {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work.Run(ctx) }) })
 	}
 

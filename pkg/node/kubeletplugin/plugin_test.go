@@ -74,8 +74,15 @@ func build(e *env.Env) func(context.Context) error {
 	e.Metrics = m
 	events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
 	scans, changed := inventory.NewLatest(), notify.NewTrigger()
-	kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
-	devicePlugins := podresources.NewDevicePlugins(kubelet, scans, changed, m)
+	served, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), podresources.DevicePluginSetting)
+	if err != nil {
+		e.Fatal(err)
+	}
+	kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "kubelet.sock"))
+	devicePlugins := podresources.NewDevicePlugins(podresources.DevicePluginsOptions{
+		Kubelet: kubelet, Scans: scans, Records: served, Host: e.Host, Lock: filepath.Join(e.StateDir(), "served.lock"),
+		Changed: changed, Metrics: m, Reports: events,
+	})
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
 		Driver: env.Driver, Pool: env.Node + "/gpu", Scans: scans, Edits: e, Reports: events, Kernel: e.Kernel,
@@ -117,10 +124,11 @@ func build(e *env.Env) func(context.Context) error {
 		XIDs: kubeletplugin.XIDOptions{
 			Locks: watcher.NewLocks(), Polls: notify.NewTrigger(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Health: faulty, Ignore: []uint64{43},
 		},
+		DevicePlugins: devicePlugins,
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 			ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
 		}),
-		VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons, devicePlugins},
+		VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons},
 	}).Run
 }
 

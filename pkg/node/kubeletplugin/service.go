@@ -46,9 +46,11 @@ type service struct {
 	// Prepare waits for the recovery and the inventory.
 	recovery  *recovery
 	inventory *inventory.Inventory
-	publisher *publishing.Publisher
-	changes   *changes
-	fatal     fatal
+	// devicePlugins is closed once the GPUs of device plugins are known.
+	devicePlugins <-chan struct{}
+	publisher     *publishing.Publisher
+	changes       *changes
+	fatal         fatal
 }
 
 // ready delays a Prepare until the first pass of recovery and the first scan are done.
@@ -58,6 +60,7 @@ func (s *service) ready(ctx context.Context) error {
 		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, errors.New("NVML has not answered since its start"))
 	}
 	if err == nil {
+		_ = waitFor(ctx, s.devicePlugins, kubeletLimit, errors.New("the kubelet is silent"))
 		return nil
 	}
 	return &claimerror.Error{

@@ -47,6 +47,7 @@ func newService(e *env.Env, engine preparer) *service {
 		recovery: &recovery{done: make(chan struct{})}, inventory: inventory.New(inventory.Options{}), changes: newChanges(),
 	}
 	close(s.recovery.done)
+	s.devicePlugins = s.recovery.done
 	s.inventory.Scans.Set(gpu.Snapshot{})
 	return s
 }

@@ -19,7 +19,7 @@ func (e *Env) PluginDirectories(dir string) error {
 }
 
 // PluginArguments returns the arguments of the shipped binary on the simulated machine, with its directories below
-// dir.
+// dir. It publishes nothing before the kubelet's pod-resources API answers in dir: kubelettest.ServePodResources.
 func (e *Env) PluginArguments(dir, node string) []string {
 	return []string{
 		"--node-name", node, "--kubeconfig", os.Getenv("KUBECONFIG"),
@@ -29,6 +29,7 @@ func (e *Env) PluginArguments(dir, node string) []string {
 		"--cdi-root", filepath.Join(dir, "cdi"),
 		"--kubelet-plugins-directory-path", filepath.Join(dir, "plugins"),
 		"--kubelet-registrar-directory-path", filepath.Join(dir, "registry"),
+		"--kubelet-pod-resources-directory-path", dir,
 		"--http-endpoint", "", "--healthcheck-port", "-1",
 		"--nvidia-cdi-hook-path", filepath.Join(e.Tree, "bin", "dra-kubelet-plugin"),
 		"-v", "1",

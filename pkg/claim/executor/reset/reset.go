@@ -142,7 +142,13 @@ func (x *Executor) due(g gpu.GPU) (bool, error) {
 
 // obstacle returns what a reset would destroy or disturb, as an error.
 func (x *Executor) obstacle(g gpu.GPU) error {
-	served, _ := x.o.DevicePlugins.GPUs()
+	served, known := x.o.DevicePlugins.GPUs()
+	if !known {
+		return &executor.Busy{
+			Obstacle: "the kubelet has not said whether a device plugin serves it",
+			Remedy:   "check the kubelet; an Event of the node names the socket that does not answer",
+		}
+	}
 	if resource := served[g.PCIAddress]; resource != "" {
 		return &executor.Busy{
 			Obstacle: "a device plugin serves it as " + resource,

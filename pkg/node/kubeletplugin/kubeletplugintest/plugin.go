@@ -26,7 +26,8 @@ import (
 
 // plugin is the part of an Env that Start sets.
 type plugin struct {
-	// Dir holds the plugin's directories: p (data), r (registrar) and c (CDI specs).
+	// Dir holds the plugin's directories, p (data), r (registrar) and c (CDI specs), and the socket of the kubelet's
+	// pod-resources API.
 	Dir     string
 	Machine *simtest.DriverRoot
 	Host    *host.Host
@@ -108,6 +109,11 @@ func (e *Env) Make() {
 			e.Fatal(err)
 		}
 		e.Cleanup(func() { _ = os.RemoveAll(dir) })
+		stop, err := kubelettest.ServePodResources(dir)
+		if err != nil {
+			e.Fatal(err)
+		}
+		e.Cleanup(stop)
 		e.Dir, e.Machine = dir, simtest.Root(e.T, "hgx-h100", func(o *simroot.Options) { o.DriverVersion = e.DriverVersion })
 		for _, d := range []string{e.DataDir(), e.RegistrarDir()} {
 			if err := os.MkdirAll(d, 0o750); err != nil {

@@ -224,7 +224,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	for address, resource := range served {
 		conditions[address] = resourceslices.Condition{
 			State:   resourceslices.DevicePlugin,
-			Message: "a device plugin serves it as " + resource + ". Remove the device plugin from the node to publish the GPU",
+			Message: "a device plugin serves it as " + resource + ", or did minutes ago. Remove the device plugin from the node to publish the GPU",
 		}
 	}
 	var holders map[string]string

@@ -156,7 +156,10 @@ func (m *Meter) advance() error {
 		m.loaded = true
 	}
 	o := usage.Observation{Snapshot: m.o.Scans.Snapshot(), Plans: m.plans}
-	o.Served, _ = m.o.DevicePlugins.GPUs()
+	var known bool
+	if o.Served, known = m.o.DevicePlugins.GPUs(); !known {
+		return errors.New("the GPUs that device plugins serve are unknown")
+	}
 	if m.o.Samples != nil {
 		o.Activity = activityOf(sampler.Uses(m.o.Samples.Snapshot(), m.plans))
 	}
