@@ -17,11 +17,18 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// evictionLabel is the label that NVIDIA's driver manager changes before it unloads the driver, by its variable
-// NODE_LABEL_FOR_GPU_POD_EVICTION.
-const evictionLabel = "nvidia.com/dra-kubelet-plugin"
+const (
+	// evictionLabel is the label of nodes that NVIDIA's driver manager changes after the pods with claims are gone and before it
+	// unloads the driver (evictKubeletPlugin in cmd/driver-manager/main.go of github.com/NVIDIA/k8s-driver-manager, v0.12.0). The
+	// label of its variable NODE_LABEL_FOR_GPU_POD_EVICTION changes before it evicts them (evictAllGPUOperatorComponents).
+	evictionLabel = "nvidia.com/gpu.deploy.dra-driver"
+	// pluginApp is the value of the label app of the pods whose end the manager waits for then.
+	pluginApp = "nvidia-dra-driver-kubelet-plugin"
+)
 
-// TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack upgrades the driver as its manager does. A pod ends while the plugin is away.
+// TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack upgrades the driver in the order of its manager's uninstallDriver: pods with
+// claims are evicted (nvDrainNode), none is left (GetGPUResourceClaimHolders), the label changes and the plugin's pod is gone
+// (evictKubeletPlugin), the driver is replaced, the label comes back. Beyond that order, one pod ends while the plugin is away.
 func TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack(t *testing.T) {
 	ctx := testContext(t)
 	label := func(ctx context.Context, value string) {
@@ -38,13 +45,21 @@ func TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack(t *testing.T) {
 		checkNoDaemons(ctx, t)
 	})
 	label(ctx, "=true")
-	must(t, cluster.Helm(ctx, "--set-json", `kubeletPlugin.nodeSelector={"`+evictionLabel+`":"true"}`))
+	must(t, cluster.Helm(ctx, "--set-json", `kubeletPlugin.nodeSelector={"`+evictionLabel+`":"true"}`, "--set", "kubeletPlugin.podLabels.app="+pluginApp))
 	// The supervisor's pod is replaced by hand, as its selector has changed.
 	must(t, cluster.Client.CoreV1().Pods(env.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=mps-supervisor",
 	}))
 	driverPods(ctx, t, "mps-supervisor", 1)
 	driverPods(ctx, t, "kubelet-plugin", 1)
+	awaited := func(ctx context.Context) int {
+		pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + pluginApp})
+		must(t, err)
+		return len(pods.Items)
+	}
+	if awaited(ctx) != 1 {
+		t.Error("the manager does not wait for the plugin's pod")
+	}
 
 	drained, late := createNamespace(ctx, t, nil), createNamespace(ctx, t, nil)
 	createShare(ctx, t, drained, "share", "10Gi", 2, "", "--alloc", "5Gi")
@@ -68,7 +83,10 @@ func TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack(t *testing.T) {
 	must(t, cluster.Eventually(ctx, "the drained pod is gone", 60*time.Second, gone(drained)))
 
 	label(ctx, "=paused-for-driver-upgrade")
-	driverPods(ctx, t, "kubelet-plugin", 0)
+	must(t, cluster.Eventually(ctx, "the pods that the manager waits for are gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		n := awaited(ctx)
+		return n == 0, fmt.Sprint(n, " pods")
+	}))
 	driverPods(ctx, t, "mps-supervisor", 0)
 	remove(late)
 	must(t, cluster.Eventually(ctx, "nothing holds the driver", 60*time.Second, func(ctx context.Context) (bool, string) {

@@ -18,7 +18,8 @@ const (
 	// nvidiaDriver is the name of NVIDIA's DRA driver, and the default of this one.
 	nvidiaDriver = "gpu.nvidia.com"
 	// deployLabel is "true" on nodes to which the GPU operator deploys NVIDIA's DRA driver for a GPUCluster
-	// (controllers/state_manager.go and manifests/state-dra-driver of github.com/NVIDIA/gpu-operator, August 2026).
+	// (controllers/state_manager.go and manifests/state-dra-driver of github.com/NVIDIA/gpu-operator, August 2026). Without a
+	// GPUCluster it is this driver's, for upgrades of the kernel driver: docs/driver-upgrade.md.
 	deployLabel = "nvidia.com/gpu.deploy.dra-driver"
 	keepOne     = "Keep one of the two on a node: delete the GPUCluster, or keep this driver off the node by the chart value kubeletPlugin.nodeSelector"
 )
@@ -52,7 +53,7 @@ func (d Diagnosis) otherDriver(out *findings, node string, pools map[string][]st
 		out.add(Problem, node, "another driver publishes the pool %s as driver %s, with %s. Claims for classes of this driver can get them. %s",
 			pool, d.Driver, text, keepOne)
 	}
-	if d.Driver == nvidiaDriver && core[node].Labels[deployLabel] == "true" {
+	if d.Driver == nvidiaDriver && len(d.GPUClusters) > 0 && core[node].Labels[deployLabel] == "true" {
 		out.add(Warning, node, "the node has the label %s=true: the GPU operator deploys NVIDIA's DRA driver to it, which has the name %s too. %s",
 			deployLabel, d.Driver, keepOne)
 	}

@@ -80,9 +80,15 @@ func TestFindings_OperatorDeploysItsDriver_IsReported(t *testing.T) {
 	if !strings.Contains(got[0].Message, "GPUCluster gpu-cluster") {
 		t.Errorf("%+v", got[0])
 	}
-	d.Driver = "gpu.example.com"
-	if got := about(view.Findings(d, nil), "nvidia.com/gpu.deploy.dra-driver"); len(got) > 0 {
+	named := d
+	named.Driver = "gpu.example.com"
+	if got := about(view.Findings(named, nil), "nvidia.com/gpu.deploy.dra-driver"); len(got) > 0 {
 		t.Errorf("a driver of another name: %+v", got)
+	}
+	// The label is for upgrades of the kernel driver then.
+	d.GPUClusters = nil
+	if got := about(view.Findings(d, nil), "nvidia.com/gpu.deploy.dra-driver"); len(got) > 0 {
+		t.Errorf("without a GPUCluster: %+v", got)
 	}
 }
 
