@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/test/demos"
 )
 
@@ -208,10 +209,8 @@ func (r *reader) claimsOf(p *pod) error {
 
 // classOf is the class of an extended resource. Where there is none, the result is the resource, which no class is named.
 func (b *board) classOf(resource string) string {
-	for name, class := range b.classes {
-		if class.Spec.ExtendedResourceName != nil && *class.Spec.ExtendedResourceName == resource {
-			return name
-		}
+	if class := selector.ResourcesOf(slices.Collect(maps.Values(b.classes))).Class(corev1.ResourceName(resource)); class != nil {
+		return class.Name
 	}
 	return resource
 }

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
@@ -361,22 +362,21 @@ func (c *Counter) Allocated(a *resourceapi.AllocationResult, in Pools) (total Ch
 
 // Pod returns the cost of the extended resources of a pod: its largest init container, or all of its containers.
 func (c *Counter) Pod(ctx context.Context, spec corev1.PodSpec) (Charge, error) {
-	classes := map[corev1.ResourceName]string{}
-	for _, class := range c.asker.AllClasses() {
-		classes[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = class.Name
-		if name := class.Spec.ExtendedResourceName; name != nil {
-			classes[corev1.ResourceName(*name)] = class.Name
-		}
+	all, err := c.asker.Classes.List(labels.Everything())
+	if err != nil {
+		return Charge{}, fmt.Errorf("list the DeviceClasses that serve a pod's resources: %w", err)
 	}
+	classes := selector.ResourcesOf(all)
 	cost := func(container corev1.Container) (Charge, error) {
 		var devices resourceapi.DeviceClaim
 		for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
-			if n := container.Resources.Limits[name]; classes[name] != "" && n.Value() > 0 {
-				devices.Requests = append(devices.Requests, resourceapi.DeviceRequest{
-					Name:    string(name),
-					Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: classes[name], Count: n.Value()},
-				})
+			class, n := classes.Class(name), container.Resources.Limits[name]
+			if class == nil || n.Value() <= 0 {
+				continue
 			}
+			devices.Requests = append(devices.Requests, resourceapi.DeviceRequest{
+				Name: string(name), Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class.Name, Count: n.Value()},
+			})
 		}
 		return c.Largest(ctx, devices)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
@@ -24,6 +26,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -38,18 +41,8 @@ const (
 // newCounter is the counter of a cluster with a node of each make, n0, n1, …, and its pools.
 func newCounter(t testing.TB, makes ...string) (*Counter, Pools) {
 	t.Helper()
-	shapes, pools := &pool.Shapes{}, []pool.Pool{}
-	for i, profile := range makes {
-		found, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []*pool.Slice
-		for _, s := range found {
-			all = append(all, new(shapes.Trim(s)))
-		}
-		pools = append(pools, pool.Of(all).With(gpu.KindGroup, gpu.KindMonitor))
-	}
+	pools := nodes(t, makes...)
+
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	for name, expression := range map[string]string{
 		"gpu.nvidia.com":            ours + " && " + attr + "type == 'gpu'",
@@ -76,6 +69,24 @@ func newCounter(t testing.TB, makes ...string) (*Counter, Pools) {
 	}
 	asker := ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}
 	return NewCounter("gpu.nvidia.com", asker, pools), PoolsOf(pools)
+}
+
+// nodes returns the pools of a node of each make.
+func nodes(t testing.TB, makes ...string) (pools []pool.Pool) {
+	t.Helper()
+	shapes := &pool.Shapes{}
+	for i, profile := range makes {
+		found, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*pool.Slice
+		for _, s := range found {
+			all = append(all, new(shapes.Trim(s)))
+		}
+		pools = append(pools, pool.Of(all).With(gpu.KindGroup, gpu.KindMonitor))
+	}
+	return pools
 }
 
 func devices(t testing.TB, text string) (out resourceapi.DeviceClaim) {
@@ -312,5 +323,56 @@ func TestPod_ExtendedResources_CostLikeClaims(t *testing.T) {
 		if got, err := c.Pod(t.Context(), w.pod); err != nil || got.MilliGPUs != w.milli {
 			t.Errorf("%s: %d/1000 GPUs (%v), want %d", name, got.MilliGPUs, err, w.milli)
 		}
+	}
+}
+
+// lister lists classes in the order of the slice, or fails.
+type lister struct {
+	classes []*resourceapi.DeviceClass
+	err     error
+}
+
+func (l lister) List(labels.Selector) ([]*resourceapi.DeviceClass, error) { return l.classes, l.err }
+
+func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
+	for _, c := range l.classes {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return nil, errors.New("not found")
+}
+
+func TestPod_RandomClasses_CostsLikeTheSchedulersClass(t *testing.T) {
+	pools := nodes(t, "hgx-h100")
+	evaluator := ask.NewEvaluator()
+	for seed := range uint64(60) {
+		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 3)))
+		c := NewCounter("gpu.nvidia.com", ask.Asker{Evaluator: evaluator, Classes: lister{classes: classes}}, pools)
+		for _, name := range selectortest.Resources(classes) {
+			var want Charge
+			if class := selectortest.Scheduled(classes, name); class != nil {
+				var err error
+				if want, err = c.Largest(t.Context(), devices(t, "- {name: r, exactly: {deviceClassName: "+class.Name+"}}")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := c.Pod(t.Context(), corev1.PodSpec{Containers: []corev1.Container{{
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}},
+			}}})
+			if err != nil || got.MilliGPUs != want.MilliGPUs || got.Bytes != want.Bytes {
+				t.Fatalf("seed %d: a pod with %s costs %d/1000 GPUs (%v), want %d", seed, name, got.MilliGPUs, err, want.MilliGPUs)
+			}
+		}
+	}
+}
+
+func TestPod_ClassesUnreadable_ReturnsError(t *testing.T) {
+	c := NewCounter("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: lister{err: errors.New("not read yet")}}, nodes(t, "hgx-h100"))
+	got, err := c.Pod(t.Context(), corev1.PodSpec{Containers: []corev1.Container{{
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+	}}})
+	if err == nil {
+		t.Errorf("it costs %d/1000 GPUs, but the classes are unknown", got.MilliGPUs)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -346,13 +345,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 			count(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
 		}
 	}
-	resources := map[corev1.ResourceName]string{}
-	for name, class := range classes {
-		resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+name)] = name
-		if resource := class.Spec.ExtendedResourceName; resource != nil {
-			resources[corev1.ResourceName(*resource)] = name
-		}
-	}
+	// Each class of a resource counts: the scheduler forgets the resource with any of them.
+	resources := selector.ResourcesOf(slices.Collect(maps.Values(classes)))
 	pending := metav1.ListOptions{FieldSelector: "status.phase=Pending"}
 	for page, err := range read.Pages(ctx, pending, k.client.CoreV1().Pods(metav1.NamespaceAll).List) {
 		if err != nil || complete() {
@@ -361,8 +355,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 		for _, p := range page.Items {
 			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 				for resource := range c.Resources.Limits {
-					if class, ok := resources[resource]; ok {
-						used[class] = "Pod " + p.Namespace + "/" + p.Name
+					for _, class := range resources[resource] {
+						used[class.Name] = "Pod " + p.Namespace + "/" + p.Name
 					}
 				}
 			}

@@ -403,6 +403,27 @@ func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 	}
 }
 
+// TestReconcileClasses_PodAsksForResourceOfSeveral_AllStay has unwanted classes of which a pod could get the same resource.
+func TestReconcileClasses_PodAsksForResourceOfSeveral_AllStay(t *testing.T) {
+	objects := append(machine(t, "l40s-4", "b", 0), pod("user", corev1.PodPending, false, "nvidia.com/mig-1g.10gb"))
+	want := []string{l40sClass}
+	for i := range 6 {
+		name := fmt.Sprintf("former-%d.nvidia.com", i)
+		objects = append(objects, &resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{deviceclasses.ManagedBy: "gpu.nvidia.com"}},
+			Spec:       resourceapi.DeviceClassSpec{ExtendedResourceName: new("nvidia.com/mig-1g.10gb")},
+		})
+		want = append(want, name)
+	}
+	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
+		pass(2 * grace)
+		wantClasses(t, e, want...)
+		e.remove("pods", "ns/user")
+		pass(2 * grace)
+		wantClasses(t, e, l40sClass)
+	})
+}
+
 // TestReconcileClasses_StaleClassInUse_ListsOnceInGrace changes slices while the only user of a class without devices is
 // a claim, which the cache knows, or a template, which only the API server knows.
 func TestReconcileClasses_StaleClassInUse_ListsOnceInGrace(t *testing.T) {

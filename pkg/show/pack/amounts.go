@@ -4,10 +4,14 @@
 package pack
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"gpu-dra-driver/pkg/cluster/selector"
 )
 
 // amounts are CPU, memory and the other resources that a kubelet counts, and the number of pods.
@@ -66,21 +70,15 @@ func requests(pod *corev1.Pod) amounts {
 // freeOn returns what pods leave of each node. A node without its size has no amounts. A kubelet counts zero of a resource
 // whose device plugin is gone: devices of claims serve it there, if a class says so.
 func freeOn(nodes []*corev1.Node, pods []*corev1.Pod, classes []*resourceapi.DeviceClass) map[string]amounts {
-	out := map[string]amounts{}
+	out, resources := map[string]amounts{}, selector.ResourcesOf(classes)
 	for _, n := range nodes {
 		if n == nil || len(n.Status.Allocatable) == 0 {
 			continue
 		}
 		free := amounts(n.Status.Allocatable.DeepCopy())
-		for _, class := range classes {
-			if class == nil || class.Spec.ExtendedResourceName == nil {
-				continue
-			}
-			name := corev1.ResourceName(*class.Spec.ExtendedResourceName)
-			if q, counted := free[name]; counted && q.IsZero() {
-				delete(free, name)
-			}
-		}
+		maps.DeleteFunc(free, func(name corev1.ResourceName, q resource.Quantity) bool {
+			return q.IsZero() && resources.Class(name) != nil
+		})
 		out[n.Name] = free
 	}
 	for _, p := range pods {

@@ -439,22 +439,24 @@ func (s *subject) reduceSpec(spec resourceapi.ResourceClaimSpec) resourceapi.Res
 
 // resources notes whether the pod asks for the driver's devices by an extended resource.
 func (s *subject) resources() {
-	domain := strings.TrimPrefix(s.driver, "gpu.")
+	resources := selector.ResourcesOf(s.classes)
 	for _, all := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
 		for _, c := range all {
 			for name := range c.Resources.Limits {
-				s.ours = s.ours || strings.HasPrefix(string(name), domain+"/") || s.serves(name)
+				s.ours = s.ours || s.serves(resources, name)
 			}
 		}
 	}
 }
 
-// serves reports whether a class of the driver serves an extended resource.
-func (s *subject) serves(name corev1.ResourceName) bool {
+// serves reports whether a class of the driver serves an extended resource. One without a class counts if it is named like
+// this driver's.
+func (s *subject) serves(resources selector.Resources, name corev1.ResourceName) bool {
+	if class := resources.Class(name); class != nil {
+		return s.selects(class)
+	}
 	if class, ok := strings.CutPrefix(string(name), resourceapi.ResourceDeviceClassPrefix); ok {
 		return s.of(class)
 	}
-	return slices.ContainsFunc(s.classes, func(c *resourceapi.DeviceClass) bool {
-		return ptr.Deref(c.Spec.ExtendedResourceName, "") == string(name) && s.selects(c)
-	})
+	return strings.HasPrefix(string(name), strings.TrimPrefix(s.driver, "gpu.")+"/")
 }

@@ -10,17 +10,16 @@ import (
 	"strings"
 	"time"
 
-	"gpu-dra-driver/pkg/cluster/ask"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/selector"
 )
 
 // Subject is a pod, or a claim without a pod.
@@ -168,6 +167,9 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 			w.unread = append(w.unread, "the DeviceClasses")
 		case partition && c.Unread.Slices:
 			w.unread = append(w.unread, "ResourceSlices")
+		case implicit(name): // No device plugin can serve it.
+			w.miss("no DeviceClass serves %s: there is no DeviceClass %s; ask for an existing one",
+				name, strings.TrimPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 		case plugin:
 			w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
 		case lacks != "":
@@ -298,20 +300,19 @@ func (w *wanted) miss(format string, args ...any) {
 // extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a device
 // class serves; nil without them.
 func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
-	resolver := extendedresourcecache.NewExtendedResourceCache(klog.Logger{})
-	for _, class := range c.Classes {
-		if class != nil {
-			resolver.OnAdd(class, true)
-		}
-	}
+	resources := selector.ResourcesOf(c.Classes)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}
 	for _, name := range extendedResources(pod) {
-		class := resolver.GetDeviceClass(name)
+		class := resources.Class(name)
 		if class == nil {
-			if strings.HasPrefix(string(name), "nvidia.com/") {
+			if strings.HasPrefix(string(name), "nvidia.com/") || implicit(name) {
 				w.unserved = append(w.unserved, name)
 			}
 			continue
+		}
+		if first := resources.Shadows(class); first != nil && implicit(name) {
+			w.notes = append(w.notes, fmt.Sprintf("the scheduler may not know %s, because DeviceClass %s has the extendedResourceName %s too; remove it from one of the two",
+				name, first.Name, selector.Explicit(class)))
 		}
 		w.extended = append(w.extended, name)
 		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, perContainer(pod, name, class.Name)...)
@@ -322,13 +323,18 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 	return claim
 }
 
+// implicit reports whether a resource is a class's by the name of the class.
+func implicit(name corev1.ResourceName) bool {
+	return strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
+}
+
 // extendedResources returns the extended resources in a pod's limits, sorted.
 func extendedResources(pod *corev1.Pod) []corev1.ResourceName {
 	found := map[corev1.ResourceName]bool{}
 	for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for name := range one.Resources.Limits {
 			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.HasSuffix(domain, "kubernetes.io") ||
-				strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
+				implicit(name) {
 				found[name] = true
 			}
 		}

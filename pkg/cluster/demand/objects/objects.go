@@ -149,14 +149,14 @@ func (c Cluster) Everywhere() Cluster {
 // Demand returns the known profiles that an object asks for, sorted, with demand.Groups, demand.Monitors and demand.Shares. read analyses a
 // selector; an unreadable one has an empty Reading.
 func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
-	classes := c.byName()
+	classes := c.classes()
 	asked := map[string]bool{}
 	for _, a := range c.Asked {
 		if a.Held != "" {
 			asked[a.Held] = true
 			continue
 		}
-		of := classes[a.class()]
+		of := classes.of(a)
 		if of == nil {
 			continue // No device can be allocated by it.
 		}
@@ -175,21 +175,26 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 	return slices.Sorted(maps.Keys(asked))
 }
 
-// byName returns the classes by their names, and by the resources that stand for them.
-func (c Cluster) byName() map[string]*resourceapi.DeviceClass {
-	out := map[string]*resourceapi.DeviceClass{}
+// classes finds the class that an object asks for.
+type classes struct {
+	byName    map[string]*resourceapi.DeviceClass
+	resources selector.Resources
+}
+
+func (c Cluster) classes() classes {
+	out := classes{map[string]*resourceapi.DeviceClass{}, selector.ResourcesOf(c.Classes)}
 	for _, class := range c.Classes {
-		out[class.Name] = class
-		out[resourceapi.ResourceDeviceClassPrefix+class.Name] = class
-		if name := class.Spec.ExtendedResourceName; name != nil {
-			out[*name] = class
-		}
+		out.byName[class.Name] = class
 	}
 	return out
 }
 
-// class is a name of Cluster.byName.
-func (a Ask) class() string { return cmp.Or(a.Class, string(a.Resource)) }
+func (c classes) of(a Ask) *resourceapi.DeviceClass {
+	if a.Resource != "" {
+		return c.resources.Class(a.Resource)
+	}
+	return c.byName[a.Class]
+}
 
 // expressions returns the selectors of a request and its class.
 func (a Ask) expressions(of *resourceapi.DeviceClass) []string {
@@ -198,7 +203,7 @@ func (a Ask) expressions(of *resourceapi.DeviceClass) []string {
 
 // Expressions returns the selectors of what an object asks for, and its class's.
 func (c Cluster) Expressions(a Ask) []string {
-	if of := c.byName()[a.class()]; of != nil {
+	if of := c.classes().of(a); of != nil {
 		return a.expressions(of)
 	}
 	return nil

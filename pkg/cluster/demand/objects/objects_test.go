@@ -4,6 +4,7 @@
 package objects
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 )
 
 const driver = "gpu.nvidia.com"
@@ -185,6 +187,32 @@ func TestDemand_ExtendedResource_AsksByItsClass(t *testing.T) {
 			c.Asked = AsksOf(&corev1.Pod{Spec: pod}, driver)
 			if got := c.Demand(reading); !slices.Equal(got, want) {
 				t.Errorf("%s asks for %q, want %q", name, got, want)
+			}
+		}
+	}
+}
+
+func TestDemand_RandomClasses_AsksForTheSchedulersClass(t *testing.T) {
+	for seed := range uint64(200) {
+		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 4)))
+		classes = append(classes, class("cpu", `device.driver == "gpu.nvidia.com"`)) // It serves none of the kubelet's resources.
+		for _, name := range selectortest.Resources(classes) {
+			c := cluster()
+			c.Classes = classes
+			var want []string
+			var expressions []string
+			if class := selectortest.Scheduled(classes, name); class != nil {
+				c.Asked = AsksOf(&resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: devices(class.Name)}}, driver)
+				want, expressions = c.Demand(reading), selector.Expressions(class.Spec.Selectors)
+			}
+			c.Asked = AsksOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}},
+			}}}}, driver)
+			if got := c.Demand(reading); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: %s asks for %q, want %q", seed, name, got, want)
+			}
+			if got := c.Expressions(c.Asked[0]); !slices.Equal(got, expressions) {
+				t.Fatalf("seed %d: %s has the selectors %q, want %q", seed, name, got, expressions)
 			}
 		}
 	}
