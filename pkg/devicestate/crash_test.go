@@ -6,12 +6,15 @@ package devicestate_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
@@ -34,6 +37,20 @@ func unprepares(uid string) func(*env, *process) error {
 }
 
 func recovers(_ *env, p *process) error { return p.RecoverAll() }
+
+// releases has the API server answer that claim a is gone.
+func releases(e *env, p *process) error {
+	claims, gone := e.Claims, maps.Clone(e.Claims)
+	delete(gone, "a")
+	e.Claims = gone
+	defer func() { e.Claims = claims }()
+	deleted := devicestate.NewDeletedClaims(p.Engine, &devicestatetest.APIServer{Env: e}, &usage{}, time.Hour)
+	findings, err := deleted.Release(context.Background())
+	for _, f := range findings {
+		err = errors.Join(err, f.Err)
+	}
+	return err
+}
 
 // Most scenarios have two claims: the operation is on a, and z must stay prepared.
 var scenarios = []devicestatetest.Scenario{
@@ -87,6 +104,7 @@ var scenarios = []devicestatetest.Scenario{
 	},
 		When: recovers, Then: []string{"a", "z"}},
 	{Name: "recover after a reboot that kept the specs", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(true) }, When: recovers, Then: []string{"a", "z"}},
+	{Name: "release a deleted claim of an earlier boot", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(true) }, When: releases, Then: []string{"z"}},
 	{Name: "recover an orphan spec", Given: func(e *env, p *process) {
 		bothPrepared(e, p)
 		e.Must(os.Remove(e.RecordFile("a")))

@@ -30,13 +30,16 @@ type Usage interface {
 // be gone for the whole grace period, and neither the kubelet nor a process may use it. A failed look-up restarts the
 // period. The API server is asked only about claims that the kubelet does not know, and only its cache until the end of
 // the period: a cluster has many nodes.
+//
+// A claim whose effects ended with an earlier boot is released once the API server says that it is gone. No process of this
+// boot can have its devices, because Prepare precedes a container and renews the record.
 type DeletedClaims struct {
 	engine *Engine
 	claims Claims
 	usage  Usage
 	grace  time.Duration
 	since  map[string]time.Time
-	// known are the claims of records, which do not change, so that a round reads new records only.
+	// known are the claims of commits of this boot, which stay ones, so that a round reads new records only.
 	known map[string]plan.Claim
 
 	releasing claimWork
@@ -58,21 +61,24 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	if unknown != nil { // A deleted claim is reported then.
 		referenced = func(plan.Claim) bool { return false }
 	}
+	boot, _ := d.engine.o.Host.BootID() // Without it no boot is an earlier one.
 	var findings []Finding
-	since, known := map[string]time.Time{}, map[string]plan.Claim{}
+	since, known, ended := map[string]time.Time{}, map[string]plan.Claim{}, map[string]bool{}
 	for _, uid := range uids {
 		c, ok := d.known[uid]
-		if !ok {
+		if ok {
+			known[uid] = c
+		} else {
 			r, err := d.engine.record(uid)
 			if err != nil {
 				continue // Recover and Identify handle unreadable records.
 			}
-			c = r.Plan.Claim
+			c, ended[uid] = r.Plan.Claim, endedWithBoot(r, boot)
+			if c.Name != "" && phaseOf(r, boot) == committed {
+				known[uid] = c
+			}
 		}
-		if c.Name != "" {
-			known[uid] = c
-		}
-		if referenced(c) {
+		if !ended[uid] && referenced(c) {
 			continue
 		}
 		gone, err := d.gone(ctx, c, d.claims.GetCached)
@@ -86,7 +92,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		if !seen {
 			first = d.engine.o.Host.Now()
 		}
-		if d.engine.o.Host.Now().Sub(first) < d.grace {
+		if !ended[uid] && d.engine.o.Host.Now().Sub(first) < d.grace {
 			since[uid] = first
 			continue
 		}
@@ -100,13 +106,19 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	d.since = since
 	d.releasing.Ordered = d.engine.o.Host.Ordered()
 	return d.engine.eachClaim(ctx, &d.releasing, d.engine.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
-		return d.release(ctx, f, unknown)
+		return d.release(ctx, f, unknown, ended[f.Claim.UID])
 	}), nil
 }
 
+// endedWithBoot reports whether a record's effects ended with an earlier boot. An unknown boot is not another one.
+func endedWithBoot(r record.Record, boot string) bool {
+	return boot != "" && r.BootID != "" && r.BootID != boot
+}
+
 // release releases a claim that is still gone and unused. It holds the claim's lock meanwhile, because a claim without
-// allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer.
-func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) error {
+// allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer. early means that
+// the claim had no grace period, because its effects had ended with an earlier boot.
+func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error, early bool) error {
 	lock, boot, err := d.engine.lockClaim(ctx, f.Claim.UID)
 	if err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
@@ -116,11 +128,17 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err != nil {
 		return nil
 	}
+	ended := endedWithBoot(r, boot)
+	if early && !ended {
+		return nil // Prepare renewed it meanwhile.
+	}
 	if gone, _ := d.gone(ctx, f.Claim, d.claims.Get); !gone {
 		return nil
 	}
-	if err := d.unused(ctx, r.Plan, unknown); err != nil {
-		return err
+	if !ended {
+		if err := d.unused(ctx, r.Plan, unknown); err != nil {
+			return err
+		}
 	}
 	if err := d.engine.unprepareLocked(ctx, f.Claim, boot); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)

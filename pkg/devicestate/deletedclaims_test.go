@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
@@ -257,6 +259,139 @@ func TestRelease_ClaimPreparedAgainMeanwhile_StaysPrepared(t *testing.T) {
 		l.Must(<-prepared)
 		l.CheckClean(l.process, "a", "b")
 	})
+}
+
+// TestRelease_RecordOfEarlierBoot_WaitsForAPIServerOnly deletes claim a while the node is down. In the new boot the kubelet
+// and the processes answer as in the case, and so does the API server, before it says that the claim is gone.
+func TestRelease_RecordOfEarlierBoot_WaitsForAPIServerOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		given func(l *deletion)
+		usage usage
+		// kept changes what keeps the claim, and then lifts what it changed.
+		kept, then func(l *deletion)
+	}{
+		"unused":             {},
+		"kubelet unknown":    {usage: usage{err: errors.New("permission denied")}},
+		"kubelet refers":     {usage: usage{named: map[string]bool{"a": true}}},
+		"a process is there": {usage: usage{holder: "process 4711 (python)"}},
+		"one GPU, no steps": {given: func(l *deletion) {
+			l.Must(l.process.Unprepare(context.Background(), devicestatetest.ClaimID("a")))
+			claim := l.Claim("a", "0")
+			l.Prepare(l.process, "a")
+			delete(l.Env.Claims, string(claim.UID))
+		}},
+		"devices unknown": {given: func(l *deletion) {
+			l.Damage("a")
+			l.Must(os.Remove(l.SpecFile("a")))
+			l.Recover(l.process)
+		}},
+		"deallocated": {given: func(l *deletion) { l.Claim("a").Status.Allocation = nil }},
+		"the clock is set back": {kept: func(l *deletion) {
+			l.server.Down = errors.New("connection refused")
+			l.Now = l.Now.Add(-24 * time.Hour)
+		},
+			then: func(l *deletion) { l.server.Down = nil; l.Now = l.Now.Add(-24 * time.Hour) }},
+		"the API server fails": {kept: func(l *deletion) { l.server.Down = errors.New("connection refused") },
+			then: func(l *deletion) { l.server.Down = nil }},
+		"the API server is silent": {kept: func(l *deletion) { l.server.Down = fmt.Errorf("get the claim: %w", context.DeadlineExceeded) },
+			then: func(l *deletion) { l.server.Down = nil }},
+		"the server's cache lags": {kept: func(l *deletion) { l.SteppedClaim("a", "0"); l.server.Cached = devicestate.ErrNoClaim },
+			then: func(l *deletion) { delete(l.Env.Claims, "a") }},
+		"it exists for a while": {kept: func(l *deletion) { l.SteppedClaim("a", "0") }, then: func(l *deletion) { delete(l.Env.Claims, "a") }},
+		"the boot ID is unreadable": {kept: func(l *deletion) { l.Must(os.WriteFile(l.BootFile, nil, 0o644)) },
+			then: func(l *deletion) { l.Must(os.WriteFile(l.BootFile, fmt.Appendf(nil, "boot-%d\n", l.Boots), 0o644)) }},
+		"Prepare failed in this boot": {given: func(l *deletion) { l.SteppedClaim("a", "0") },
+			kept: func(l *deletion) {
+				l.Configure = func(o *devicestate.Options) { o.Executors = nil }
+				l.restart(l.Start())
+				if _, err := l.process.Prepare(context.Background(), l.Env.Claims["a"]); err == nil {
+					l.T.Fatal("prepared without an executor")
+				}
+				l.Configure = nil
+				l.restart(l.Start())
+			},
+			then: func(l *deletion) { delete(l.Env.Claims, "a") }},
+	} {
+		for _, recovered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, recovered %t", name, recovered), func(t *testing.T) {
+				l := vanishing(t)
+				if c.given != nil {
+					c.given(l)
+				}
+				l.process.Crash()
+				l.Reboot(!recovered)
+				l.restart(l.Start())
+				if recovered {
+					l.Recover(l.process)
+				}
+				*l.usage = c.usage
+				if c.kept != nil {
+					c.kept(l)
+					for range 3 {
+						for _, f := range l.after(2 * grace) {
+							if f.Did != "" {
+								t.Fatalf("released: %+v", f)
+							}
+						}
+					}
+					c.then(l)
+				}
+				l.released(l.after(0))
+				l.Claim("c", "0")
+				l.Prepare(l.process, "c")
+			})
+		}
+	}
+}
+
+// TestRelease_PreparedInThisBoot_KeepsForGrace has a record that Prepare renewed after a reboot.
+func TestRelease_PreparedInThisBoot_KeepsForGrace(t *testing.T) {
+	for name, renew := range map[string]func(l *deletion, prepare func()){
+		"before the first round": func(l *deletion, prepare func()) { prepare() },
+		"between two rounds": func(l *deletion, prepare func()) {
+			l.kept(l.after(0))
+			prepare()
+		},
+		"during a round": func(l *deletion, prepare func()) {
+			l.DeletedClaims = devicestate.NewDeletedClaims(l.process.Engine, answering{l.server, prepare}, l.usage, grace)
+			delete(l.Env.Claims, "a")
+			l.kept(l.after(0))
+			l.DeletedClaims = devicestate.NewDeletedClaims(l.process.Engine, l.server, l.usage, grace)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := vanishing(t)
+			claim := l.SteppedClaim("a", "0")
+			l.process.Crash()
+			l.Reboot(false)
+			l.restart(l.Start())
+			renew(l, func() {
+				l.Env.Claims["a"] = claim
+				l.Prepare(l.process, "a")
+				delete(l.Env.Claims, "a")
+			})
+			delete(l.Env.Claims, "a")
+			l.usage.named = map[string]bool{"a": true}
+			l.kept(l.after(2 * grace))
+			l.usage.named = nil
+			l.kept(l.after(0))
+			l.kept(l.after(grace - time.Second))
+			l.released(l.after(time.Second))
+		})
+	}
+}
+
+// answering calls prepare before it answers from the cache.
+type answering struct {
+	*devicestatetest.APIServer
+	prepare func()
+}
+
+func (a answering) GetCached(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	if c.UID == "a" {
+		a.prepare()
+	}
+	return a.APIServer.GetCached(ctx, c)
 }
 
 func TestRelease_UnknownRecord_Releases(t *testing.T) {

@@ -161,7 +161,7 @@ func New(c *Config) *pflag.FlagSet {
 			"scheduler would allocate wrongly. Empty: the version of the API server, and the oldest one for an hour after an upgrade.")
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
 		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
-			"kubelet's call. No pod or process may use them any more.")
+			"kubelet's call. No pod or process may use them any more. A claim of an earlier boot is released without it.")
 	fs.StringSliceVar(&c.IgnoredProcesses, "ignored-processes", nil,
 		"Names of further processes, separated by commas, that open GPUs without using them and do not delay such a "+
 			"release. Known are NVIDIA's daemons, and each process that has every GPU of the node but not "+
