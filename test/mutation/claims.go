@@ -214,8 +214,18 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "there is no grace period", File: "pkg/devicestate/deletedclaims.go",
-		Old: "if d.engine.o.Host.Now().Sub(first) < d.grace {", New: "if d.grace < 0 {",
+		Old: "if !ended[uid] && d.engine.o.Host.Now().Sub(first) < d.grace {", New: "if d.grace < 0 {",
 		Package: state, Test: "TestRelease_ClaimGoneForGrace_Releases",
+	},
+	{
+		Name: "a deleted claim of an earlier boot waits for the grace period", File: "pkg/devicestate/deletedclaims.go",
+		Old: "return boot != \"\" && r.BootID != \"\" && r.BootID != boot", New: "return false",
+		Package: state, Test: "TestRelease_RecordOfEarlierBoot_WaitsForAPIServerOnly",
+	},
+	{
+		Name: "a claim that was prepared meanwhile is released without a grace period", File: "pkg/devicestate/deletedclaims.go",
+		Old: "if early && !ended {", New: "if early && !ended && boot == \"\" {",
+		Package: state, Test: "TestRelease_PreparedInThisBoot_KeepsForGrace",
 	},
 	{
 		Name: "a claim is released under a process", File: "pkg/devicestate/deletedclaims.go",
@@ -269,7 +279,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "the API server is asked about each record", File: "pkg/devicestate/deletedclaims.go",
-		Old: "if referenced(c) {", New: "if referenced(plan.Claim{}) {",
+		Old: "if !ended[uid] && referenced(c) {", New: "if !ended[uid] && referenced(plan.Claim{}) {",
 		Package: state, Test: "TestRelease_KubeletKnowsClaims_DoesNotAskAPIServer",
 	},
 	{

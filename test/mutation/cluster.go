@@ -286,6 +286,16 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestController_ManyChanges_MapsStaySmall",
 	},
 	{
+		Name: "the oldest class serves an extended resource", File: "pkg/cluster/selector/resources.go",
+		Old: "cmp.Compare(b.CreationTimestamp.UnixNano(), a.CreationTimestamp.UnixNano())", New: "cmp.Compare(a.CreationTimestamp.UnixNano(), b.CreationTimestamp.UnixNano())",
+		Package: "./pkg/cluster/selector", Test: "TestResources_RandomClasses_AsTheSchedulerChooses",
+	},
+	{
+		Name: "equally old classes serve a resource by their order", File: "pkg/cluster/selector/resources.go",
+		Old: ", cmp.Compare(a.Name, b.Name))", New: ")",
+		Package: "./pkg/cluster/selector", Test: "TestResources_RandomClasses_AsTheSchedulerChooses",
+	},
+	{
 		Name: "extended resources are remembered for ever", File: "pkg/cluster/controller/classes.go",
 		Old: "if len(s.seen) <= maxResources {", New: "if true {",
 		Package: control, Test: "TestController_ManyChanges_MapsStaySmall",
