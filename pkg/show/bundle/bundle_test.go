@@ -156,6 +156,23 @@ func TestRedactText_Forms_LoseTheSecret(t *testing.T) {
 	}
 }
 
+// TestRedact_PathOfReviews_IsNotKept has the path of reviews under budgets in an Event, a log, the webhook's configuration and its
+// annotation.
+func TestRedact_PathOfReviews_IsNotKept(t *testing.T) {
+	path := "/budget/" + strings.Repeat("0a1b2c3d", 6)
+	event := `failed calling webhook "budget.gpu.nvidia.com": failed to call webhook: Post "https://gpu-dra-driver-webhook.gpu-dra-driver.svc:443` + path + `?timeout=5s": EOF`
+	config := map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{"gpu.nvidia.com/newest-path": path}},
+		"webhooks": []any{map[string]any{"clientConfig": map[string]any{"service": map[string]any{"path": path}}}},
+	}
+	bundle.RedactObject(config, "gpu.nvidia.com")
+	for _, got := range []string{string(bundle.RedactText([]byte(event))), fmt.Sprint(config)} {
+		if strings.Contains(got, path) || !strings.Contains(got, "/budget/"+bundle.Redacted) {
+			t.Error(got)
+		}
+	}
+}
+
 func TestRedactText_Diagnosis_Stays(t *testing.T) {
 	for _, text := range []string{
 		"GPU 0000:1b:00.0 of claim team-a/train-0: XID 79",

@@ -25,6 +25,7 @@ var rules = []*regexp.Regexp{
 	// The same in base64: BEGIN, and then PRIVATE or the begin of RSA, DSA, EC, OPENSSH, ENCRYPTED or PGP.
 	regexp.MustCompile(`()(LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BEU0Eg|BFQyB|BPUEVO|BFTkNS|BQR1Ag)[\w+/=-]*)`),
 	regexp.MustCompile(`()(\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)`), // A JSON web token.
+	regexp.MustCompile(`(/budget/)([0-9a-f]{16,})`),             // The path of reviews under GPU budgets.
 	// Headers, to the end of the line or of the quoted text.
 	regexp.MustCompile(`(?i)(\b(?:proxy-)?authorization["']?\s*[:=]\s*\[?["']?(?:\w+ )?)([^\s"'\]][^\n"'\]]*)`),
 	regexp.MustCompile(`(?i)(\b(?:set-)?cookie["']?\s*[:=]\s*\[?["']?)([^\s"'\]][^\n"'\]]*)`),
