@@ -110,12 +110,16 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		return fmt.Errorf("make a client for the API server: %w", err)
 	}
 	var budgets dynamic.Interface
+	var path *controller.ReviewPath
 	if c.Budgets && c.Webhook {
 		budgets = custom
+		if c.ClientAuthorities == nil {
+			path = controller.NewReviewPath(client, c.DriverName, c.WebhookConfiguration)
+		}
 	}
 	control := controller.New(c.DriverName, client, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand, MaxServingNodes: c.MaxServingNodes,
-		Events: recorder, Waiting: c.PodEvents || c.Preemption, Prices: c.GPUPrices, Budgets: budgets,
+		Events: recorder, Waiting: c.PodEvents || c.Preemption, Prices: c.GPUPrices, Budgets: budgets, ReviewPath: path,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -142,7 +146,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(m, c, client, controller.Webhooks(control, control.Budgets(), reviews, c.DenyUnsatisfiable), ready),
+			addWebhook(m, c, client, path, controller.Webhooks(control, control.Budgets(), reviews, c.DenyUnsatisfiable), ready),
 			m.Add(manager.RunnableFunc(test.Run)),
 		)
 	}
@@ -168,7 +172,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler, ready *healthz.Handler) error {
+func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, path *controller.ReviewPath, handlers map[string]http.Handler, ready *healthz.Handler) error {
 	service := ""
 	if c.RotateCerts {
 		service = c.WebhookService
@@ -182,7 +186,12 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.Add(always{manager.RunnableFunc(certificate.Run)}), m.Add(server))
+	if path != nil {
+		ready.Checks["path"] = func(*http.Request) error { return path.Synced() }
+		server.Server.Handler = path.Watch(server.Server.Handler)
+		err = m.Add(always{manager.RunnableFunc(path.Run)})
+	}
+	return errors.Join(err, m.Add(always{manager.RunnableFunc(certificate.Run)}), m.Add(server))
 }
 
 // webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and sends

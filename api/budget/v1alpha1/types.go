@@ -88,8 +88,9 @@ const Exceeded = "Exceeded"
 // Reservation is the charge of a claim that is being created.
 type Reservation struct {
 	// Claim and UID are the name and UID of the claim.
-	Claim string           `json:"claim"`
-	UID   types.UID        `json:"uid"`
+	Claim string    `json:"claim"`
+	UID   types.UID `json:"uid"`
+	// Since is by the clock of the instance that made the reservation, for people. The leader measures the age itself.
 	Since metav1.MicroTime `json:"since"`
 	// Charge is part of Status.Used.
 	Charge Amounts `json:"charge,omitzero"`

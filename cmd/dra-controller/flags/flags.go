@@ -94,7 +94,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.WebhookService, "webhook-service", "",
 		"Name of the webhook's Service. The certificate is issued for it.")
 	fs.StringVar(&c.WebhookConfiguration, "webhook-configuration", "",
-		"Name of the ValidatingWebhookConfiguration. The controller writes the certificate's authority to it.")
+		"Name of the ValidatingWebhookConfiguration. The controller writes the certificate's authority to it, and the secret path of "+
+			"reviews under budgets unless --webhook-client-ca is set.")
 	fs.StringVar(&c.CertSecret, "cert-secret", "",
 		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs the "+
 			"controller creates a missing Secret, and the Service owns it.")
@@ -103,7 +104,7 @@ func New(c *Config) *pflag.FlagSet {
 			"Secret.")
 	fs.StringVar(&c.WebhookClientCA, "webhook-client-ca", "",
 		"Certificates of authorities, in PEM. The webhook then answers only clients with a certificate of one of them. "+
-			"Empty: every client.")
+			"Empty: every client, but reviews under budgets need a secret path.")
 	fs.BoolVar(&c.DenyUnsatisfiable, "deny-unsatisfiable", false,
 		"Deny claims and claim templates that no node could satisfy, even an empty one. False: only warn. For clusters "+
 			"of fixed size: an autoscaler adds no node for a denied claim.")

@@ -77,7 +77,7 @@ func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 	return nil
 }
 
-// Expiry is the age of a reservation from which on its claim cannot appear any more: an API server ends a request after a
+// Expiry is the age of a reservation, since the leader first saw it, from which on its claim cannot appear any more: an API server ends a request after a
 // minute by default.
 const Expiry = 90 * time.Second
 
@@ -89,12 +89,55 @@ type Counted struct {
 	Version string
 	// Gone has the UIDs of old reservations whose claim does not exist, as a request found after their expiry.
 	Gone map[types.UID]bool
+	// Ages tells which reservations are old.
+	Ages Ages
+}
+
+// Ages has the time at which this process first saw each reservation of a budget. The time in the reservation is by the clock of the
+// process that made it, which can differ by minutes.
+type Ages map[sighting]time.Time
+
+// sighting identifies a reservation.
+type sighting struct {
+	uid   types.UID
+	since int64
+}
+
+func sightingOf(r v1alpha1.Reservation) sighting { return sighting{r.UID, r.Since.UnixMicro()} }
+
+// Next returns the ages after a look at the budget.
+func (a Ages) Next(b *v1alpha1.GPUBudget, now time.Time) Ages {
+	out := make(Ages, len(b.Status.Reservations))
+	for _, r := range b.Status.Reservations {
+		key := sightingOf(r)
+		out[key] = now
+		if first, known := a[key]; known {
+			out[key] = first
+		}
+	}
+	return out
+}
+
+// old reports whether the claim of a reservation cannot appear any more.
+func (a Ages) old(r v1alpha1.Reservation, now time.Time) bool {
+	first, known := a[sightingOf(r)]
+	return known && now.Sub(first) >= Expiry
+}
+
+// Old returns the reservations that are old enough for a request that asks whether their claim exists.
+func (a Ages) Old(b *v1alpha1.GPUBudget, now time.Time) (out []v1alpha1.Reservation) {
+	for _, r := range b.Status.Reservations {
+		if a.old(r, now) {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // over reports whether a reservation has ended: its claim is counted, or cannot appear any more.
 func (c Counted) over(r v1alpha1.Reservation, now time.Time) bool {
 	_, counted := c.Claims[r.UID]
-	return counted || c.Gone[r.UID] && now.Sub(r.Since.Time) >= Expiry
+	return counted || c.Gone[r.UID] && c.Ages.old(r, now)
 }
 
 // Count sets the status of a budget to the use by claims that exist, with the reservations of the others.
@@ -133,16 +176,6 @@ func Count(b *v1alpha1.GPUBudget, c Counted, now time.Time) {
 		condition.LastTransitionTime = metav1.NewTime(now)
 	}
 	meta.SetStatusCondition(&s.Conditions, condition)
-}
-
-// Old returns the reservations that are old enough for a request that asks whether their claim exists.
-func Old(b *v1alpha1.GPUBudget, now time.Time) (out []v1alpha1.Reservation) {
-	for _, r := range b.Status.Reservations {
-		if now.Sub(r.Since.Time) >= Expiry {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // Ratio is the use of a limit, for metrics.

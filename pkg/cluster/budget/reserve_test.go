@@ -139,10 +139,11 @@ func TestCount_Reservations_StayUntilTheClaimIsCountedOrGone(t *testing.T) {
 		}
 	}
 	later := now.Add(Expiry)
-	b.Status.Reservations[3].Since.Time = later.Add(-time.Second)
+	ages := Ages{}.Next(b, now)
+	ages[sightingOf(b.Status.Reservations[3])] = later.Add(-time.Second)
 	Count(b, Counted{
 		Claims:  map[types.UID]Claim{"uid-counted": claim("counted", gpus(500)), "uid-other": claim("other", gpus(250))},
-		Version: "7", Gone: map[types.UID]bool{"uid-gone": true, "uid-young": true},
+		Version: "7", Gone: map[types.UID]bool{"uid-gone": true, "uid-young": true}, Ages: ages,
 	}, later)
 	var kept []string
 	for _, r := range b.Status.Reservations {
@@ -177,8 +178,8 @@ func TestCount_UseAboveLimit_ConditionSaysSo(t *testing.T) {
 	}
 }
 
-// TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse creates and deletes claims while caches are late and creations fail. The
-// store keeps only writes on top of the version that was read.
+// TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse creates and deletes claims while caches are late and creations fail, with
+// leaders that change and instances whose clocks differ. The store keeps only writes on top of the version that was read.
 func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -201,12 +202,14 @@ func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 			until time.Time
 		}
 		var creating []creation
+		var ages Ages
 		for step := range 400 {
 			clock = clock.Add(time.Duration(r.IntN(5)) * time.Second)
 			switch r.IntN(5) {
 			case 0, 1:
 				c := Claim{strconv.Itoa(r.IntN(8)), types.UID(fmt.Sprint("u", step)), gpus(int64(250 * (1 + r.IntN(6))))}
-				if Reserve(stored, c, clock) == nil {
+				skew := time.Duration(r.IntN(3)-1) * 10 * time.Minute
+				if Reserve(stored, c, clock.Add(skew)) == nil {
 					creating = append(creating, creation{c, clock.Add(time.Minute)})
 				}
 			case 2: // The API server stores a claim, or another webhook refuses it.
@@ -235,12 +238,16 @@ func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 				if counted, _ := strconv.Atoi(stored.Status.CountedVersion); s.version < counted {
 					continue
 				}
+				if r.IntN(20) == 0 { // Another leader.
+					ages = nil
+				}
+				ages = ages.Next(stored, clock)
 				gone := map[types.UID]bool{}
-				for _, old := range Old(stored, clock) {
+				for _, old := range ages.Old(stored, clock) {
 					_, is := exists[old.UID]
 					gone[old.UID] = !is
 				}
-				Count(stored, Counted{Claims: s.claims, Version: strconv.Itoa(s.version), Gone: gone}, clock)
+				Count(stored, Counted{Claims: s.claims, Version: strconv.Itoa(s.version), Gone: gone, Ages: ages}, clock)
 			}
 			history = append(history, copyNow())
 			var cost int64

@@ -43,13 +43,16 @@ type budgetKeeper struct {
 	// costs has the last known cost of claims. It counts on while no node publishes their devices.
 	costs  map[types.UID]lastCost
 	forgot time.Time
+	// ages are those of the reservations of each namespace. renewed is when the path of reviews was last renewed.
+	ages    map[string]budget.Ages
+	renewed time.Time
 }
 
 func (c *Controller) newBudgetKeeper(claims cache.SharedIndexInformer) *budgetKeeper {
 	return &budgetKeeper{
 		Budgets: c.budgets, nodes: c.nodes, claims: claims,
 		budgets: read.Informer(c.budgets.client, c.budgets.client, "", &unstructured.Unstructured{}, trimBudget),
-		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]lastCost{},
+		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]lastCost{}, ages: map[string]budget.Ages{},
 	}
 }
 
@@ -148,8 +151,18 @@ func (k *budgetKeeper) pass(ctx context.Context) error {
 	dirty, seen := k.dirty, k.seen // Before the claims are read.
 	k.dirty = sets.New[string]()
 	k.mu.Unlock()
+	for namespace := range k.ages {
+		if budgets[namespace] == nil {
+			delete(k.ages, namespace)
+		}
+	}
+	if len(budgets) > 0 && k.path != nil && now.Sub(k.renewed) >= renewInterval {
+		k.renewed = now
+		k.path.Renew()
+	}
 	for namespace, b := range budgets {
-		if len(budget.Old(b, now)) > 0 || b.Status.CountedVersion == "" {
+		k.ages[namespace] = k.ages[namespace].Next(b, now)
+		if len(k.ages[namespace].Old(b, now)) > 0 || b.Status.CountedVersion == "" {
 			dirty.Insert(namespace)
 		}
 	}
@@ -190,7 +203,7 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 			return err
 		}
 	}
-	counted := budget.Counted{Claims: map[types.UID]budget.Claim{}, Version: seen, Gone: map[types.UID]bool{}}
+	counted := budget.Counted{Claims: map[types.UID]budget.Claim{}, Version: seen, Ages: k.ages[b.Namespace], Gone: map[types.UID]bool{}}
 	for _, claim := range claims {
 		if older(counted.Version, claim.ResourceVersion) { // The handlers receive it later than the cache.
 			counted.Version = claim.ResourceVersion
@@ -201,7 +214,7 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 		}
 		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: cost}
 	}
-	for _, r := range budget.Old(b, now) {
+	for _, r := range counted.Ages.Old(b, now) {
 		claim, err := k.versions.ResourceClaims(b.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
 		counted.Gone[r.UID] = apierrors.IsNotFound(err) || err == nil && claim.UID != r.UID
 	}

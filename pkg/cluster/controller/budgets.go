@@ -40,6 +40,8 @@ type Budgets struct {
 	client   dynamic.NamespaceableResourceInterface
 	versions *draclient.Client
 	view     viewer
+	// path authenticates API servers. Without it, client certificates do.
+	path *ReviewPath
 
 	counter atomic.Pointer[viewCounter]
 	mu      sync.Mutex
@@ -78,6 +80,8 @@ const (
 	// countedPoll. The leader counts within a moment.
 	countedWithin = 1500 * time.Millisecond
 	countedPoll   = 50 * time.Millisecond
+	// deskIdle is the time for which a desk stays after its last claim. Its namespace can be gone since then.
+	deskIdle = 5 * time.Second
 )
 
 // Review implements reviewer.
@@ -238,6 +242,8 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 type desk struct {
 	waiting []*asking
 	busy    bool
+	// idle removes the desk; nil before its first claims are answered.
+	idle *time.Timer
 	// last is the budget as the last write of this instance left it.
 	last *v1alpha1.GPUBudget
 }
@@ -260,6 +266,9 @@ func (b *Budgets) reserve(ctx context.Context, namespace string, claim budget.Cl
 	d.waiting = append(d.waiting, w)
 	if !d.busy {
 		d.busy = true
+		if d.idle != nil {
+			d.idle.Stop()
+		}
 		go b.serve(namespace, d)
 	}
 	b.mu.Unlock()
@@ -280,6 +289,8 @@ func (b *Budgets) serve(namespace string, d *desk) {
 			d.busy = false
 			if d.last == nil { // A namespace without a budget needs no desk.
 				delete(b.desks, namespace)
+			} else {
+				d.idle = time.AfterFunc(deskIdle, func() { b.remove(namespace, d) })
 			}
 			b.mu.Unlock()
 			return
@@ -289,6 +300,15 @@ func (b *Budgets) serve(namespace string, d *desk) {
 		for i, w := range batch {
 			w.done <- results[i]
 		}
+	}
+}
+
+// remove removes a desk at which no claim waits.
+func (b *Budgets) remove(namespace string, d *desk) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !d.busy && b.desks[namespace] == d {
+		delete(b.desks, namespace)
 	}
 }
 

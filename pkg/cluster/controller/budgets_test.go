@@ -453,3 +453,89 @@ func TestBudgets_ClaimNotCountedInTime_UseStays(t *testing.T) {
 		}
 	})
 }
+
+// TestBudgets_ClocksDiffer_ReservationStaysItsTime has reservations of an instance whose clock is wrong, for claims that never appear.
+func TestBudgets_ClocksDiffer_ReservationStaysItsTime(t *testing.T) {
+	for _, skew := range []time.Duration{-24 * time.Hour, -10 * time.Minute, -budget.Expiry, 0, budget.Expiry, 10 * time.Minute, 24 * time.Hour} {
+		t.Run(skew.String(), func(t *testing.T) {
+			withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+				e.putBudget("team-a", "1")
+				pass(time.Second)
+				b := e.budget("team-a")
+				claim := budget.Claim{Name: "slow", UID: "uid-slow", Charge: budget.Charge{Amount: budget.Amount{MilliGPUs: 1000}}}
+				if err := budget.Reserve(b, claim, time.Now().Add(skew)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := instances[1].write(t.Context(), b); err != nil {
+					t.Fatal(err)
+				}
+				pass(budget.Expiry - time.Second)
+				if got := used(e.budget("team-a")); got != "1" {
+					t.Errorf("%s used while the claim can still appear", got)
+				}
+				pass(time.Minute)
+				if b := e.budget("team-a"); used(b) != "0" || len(b.Status.Reservations) != 0 {
+					t.Errorf("%s used after the expiry, reservations %v", used(b), b.Status.Reservations)
+				}
+			})
+		})
+	}
+}
+
+// TestBudgets_NamespacesComeAndGo_NoDeskStays deletes namespaces before, during and after reviews, and makes one again.
+func TestBudgets_NamespacesComeAndGo_NoDeskStays(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		gone := func(namespace string) {
+			for _, name := range e.names("resourceclaims") {
+				if strings.HasPrefix(name, namespace+"/") {
+					e.remove("resourceclaims", name)
+				}
+			}
+			e.remove("gpubudgets", namespace+"/"+v1alpha1.Name)
+		}
+		for i := range 100 {
+			namespace := fmt.Sprint("team-", i)
+			e.putBudget(namespace, "2")
+			pass(time.Second)
+			if denied := e.ask(instances[i%2], newClaim(namespace, "a", h100Class, 1)); denied != "" {
+				t.Fatal(denied)
+			}
+			if i%3 == 0 { // It is gone when the review writes.
+				once := sync.OnceFunc(func() { e.drop("gpubudgets", namespace+"/"+v1alpha1.Name) })
+				e.mu.Lock()
+				e.fault = func(r request) (error, error) {
+					if r.Resource == "gpubudgets" && r.Verb == "update" && strings.HasPrefix(r.Name, namespace+"/") {
+						once()
+					}
+					return nil, nil
+				}
+				e.mu.Unlock()
+				if denied := e.ask(instances[i%2], newClaim(namespace, "b", h100Class, 1)); denied != "" {
+					t.Errorf("%s has no budget any more: %s", namespace, denied)
+				}
+				e.mu.Lock()
+				e.fault = nil
+				e.mu.Unlock()
+			}
+			gone(namespace)
+			if i%5 == 0 { // A namespace of the same name has a smaller budget.
+				e.putBudget(namespace, "1")
+				pass(time.Second)
+				for n, want := range []bool{true, false} {
+					if denied := e.ask(instances[i%2], newClaim(namespace, fmt.Sprint("again-", n), h100Class, 1)); (denied == "") != want {
+						t.Errorf("%s was made again: claim %d: %q", namespace, n, denied)
+					}
+				}
+				gone(namespace)
+			}
+		}
+		pass(time.Minute)
+		for i, b := range instances {
+			b.mu.Lock()
+			if n := len(b.desks); n > 0 {
+				t.Errorf("instance %d keeps %d desks of namespaces that are gone", i, n)
+			}
+			b.mu.Unlock()
+		}
+	})
+}

@@ -61,6 +61,8 @@ type Options struct {
 	Waiting bool
 	// Budgets is the client for the GPU budgets of namespaces; nil: none are counted.
 	Budgets dynamic.Interface
+	// ReviewPath authenticates the API servers that ask for reviews under these budgets; nil: client certificates do.
+	ReviewPath *ReviewPath
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
@@ -113,6 +115,7 @@ func New(driver string, client kubernetes.Interface, o Options) *Controller {
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
 	if o.Budgets != nil {
 		c.budgets = newBudgets(driver, o.Budgets, c.versions, c)
+		c.budgets.path = o.ReviewPath
 	}
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c

@@ -30,7 +30,7 @@ const (
 
 // Webhooks returns the handlers of the webhooks by path: one denies errors, another one only warns of them. Both deny
 // unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
-// budgets is nil.
+// budgets is nil. It writes, so it answers API servers only. The others change nothing, whoever asks.
 func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
 	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A review of a
 	// budget also waits for the API server, and takes no turn.
@@ -43,7 +43,16 @@ func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiab
 		AdvisePath: validate(admission.Options{DenyUnsatisfiable: denyUnsatisfiable}, "advise"),
 	}
 	if budgets != nil {
-		out[BudgetPath] = webhook(budgets, m, "budget", true)
+		reviewed := webhook(budgets, m, "budget", true)
+		if budgets.path != nil {
+			reviewed = budgets.path.Only(reviewed)
+		} else {
+			reviewed = OnlyClients(reviewed)
+		}
+		// Without a path in the configuration, API servers use /.
+		for _, path := range []string{BudgetPath, BudgetPath + "/", "/{$}"} {
+			out[path] = reviewed
+		}
 	}
 	return out
 }
