@@ -175,6 +175,14 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		}},
 		{"budgets.enabled=false", []string{"get gpubudgets", "list gpubudgets", "update gpubudgets/status", "watch gpubudgets"}},
 		{"webhook.certManager.enabled=true", []string{
+			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver", "update secrets/gpu-dra-driver-webhook-cert",
+		}},
+		{"webhook.certManager.enabled=true,budgets.enabled=false", []string{
+			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get gpubudgets", "get namespaces/gpu-dra-driver", "list gpubudgets",
+			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update gpubudgets/status", "update secrets/gpu-dra-driver-webhook-cert",
+			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch gpubudgets", "watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
+		}},
+		{"webhook.certManager.enabled=true,webhook.tls.clientCA=-----BEGIN CERTIFICATE-----", []string{
 			"create secrets", "delete validatingwebhookconfigurations/gpu-dra-driver-webhook", "get namespaces/gpu-dra-driver",
 			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",

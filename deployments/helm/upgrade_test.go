@@ -52,9 +52,19 @@ func TestUpgrade_EverythingChanges_KeepsAuthority(t *testing.T) {
 	told := *configuration.DeepCopy()
 	for i := range told.Webhooks {
 		told.Webhooks[i].ClientConfig.CABundle = []byte("authority")
+		if service := told.Webhooks[i].ClientConfig.Service; service.Path == nil {
+			service.Path = new("/budget/secret")
+		}
 	}
+	told.Annotations = map[string]string{"gpu.nvidia.com/newest-path": "/budget/secret"}
 	now := upgraded(t, configuration, decode[admissionv1.ValidatingWebhookConfiguration](t, becomes, "ValidatingWebhookConfiguration")[configuration.Name], told)
-	for _, h := range now.Webhooks {
+	if now.Annotations["gpu.nvidia.com/newest-path"] != "/budget/secret" {
+		t.Errorf("annotations %v", now.Annotations)
+	}
+	for i, h := range now.Webhooks {
+		if path := told.Webhooks[i].ClientConfig.Service.Path; h.ClientConfig.Service.Path == nil || *h.ClientConfig.Service.Path != *path || *path == "/budget" {
+			t.Errorf("%s: path %v, want %s", h.Name, h.ClientConfig.Service.Path, *path)
+		}
 		if string(h.ClientConfig.CABundle) != "authority" || *h.FailurePolicy != admissionv1.Ignore && !strings.HasPrefix(h.Name, "budget.") {
 			t.Errorf("%s: %s, and its authority is %q", h.Name, *h.FailurePolicy, h.ClientConfig.CABundle)
 		}

@@ -61,6 +61,14 @@ true
 {{- end -}}
 {{- end }}
 
+{{/* "true" if the controller makes the path of reviews under budgets a secret,
+because API servers have no client certificate. */}}
+{{- define "gpu-dra-driver.secretPath" -}}
+{{- if and (include "gpu-dra-driver.budgets" .) (not (dig "tls" "clientCA" "" .Values.webhook)) -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* Selects the namespaces whose claims the webhook of budgets reviews. */}}
 {{- define "gpu-dra-driver.budgetNamespaces" -}}
 matchLabels:
