@@ -515,4 +515,54 @@ var clusterMutations = []Mutation{
 		Old: "return pod.Annotations[nominatedBy] == component && now", New: "return now",
 		Package: "./pkg/show/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
+	{
+		Name: "a review on another path reserves", File: "pkg/cluster/controller/reviewpath.go",
+		Old: "		if !p.accepts(r.URL.Path) {\n", New: "		if r.URL.Path == \"\" {\n",
+		Package: control, Test: "TestWebhooks_ForgedReview_ChangesNothing",
+	},
+	{
+		Name: "without a secret path, any client may ask for a review under a budget", File: "pkg/cluster/controller/webhook.go",
+		Old: "			reviewed = OnlyClients(reviewed)\n", New: "",
+		Package: control, Test: "TestWebhooks_ForgedReview_ChangesNothing",
+	},
+	{
+		Name: "an old path stays accepted for ever", File: "pkg/cluster/controller/reviewpath.go",
+		Old: "			p.accepted[path] = now.Add(acceptFor)\n", New: "			p.accepted[path] = now.Add(10000 * acceptFor)\n",
+		Package: control, Test: "TestReviewPath_Renewed_EveryInstanceAcceptsItInTime",
+	},
+	{
+		Name: "API servers use a path before the other instances know it", File: "pkg/cluster/controller/reviewpath.go",
+		Old: "checkInterval, p.write(ctx, config, newPath(), false)", New: "checkInterval, p.write(ctx, config, newPath(), true)",
+		Package: control, Test: "TestReviewPath_Renewed_EveryInstanceKnowsItBefore",
+	},
+	{
+		Name: "the path of the chart is accepted", File: "pkg/cluster/controller/reviewpath.go",
+		Old: "found && err == nil && len(data) == pathBytes", New: "found || path == BudgetPath || len(data) > 0 && err == nil",
+		Package: control, Test: "TestReviewPath_AnyConfiguration_GetsASecretOne",
+	},
+	{
+		Name: "a review without an answer leaves the path", File: "pkg/cluster/controller/reviewpath.go",
+		Old: "r.Context().Err() != nil || time.Since(began) >= lateReview", New: "time.Since(began) >= lateReview",
+		Package: control, Test: "TestReviewPath_ReviewWithoutAnswer_Renews",
+	},
+	{
+		Name: "a path that nobody saw fail stays", File: "pkg/cluster/controller/budgetkeeper.go",
+		Old: "		k.path.Renew()\n", New: "",
+		Package: control, Test: "TestReviewPath_Budgets_LeaderRenewsItRegularly",
+	},
+	{
+		Name: "a skewed clock drops a reservation", File: "pkg/cluster/budget/reserve.go",
+		Old: "	return known && now.Sub(first) >= Expiry\n", New: "	return known && !first.IsZero() && now.Sub(r.Since.Time) >= Expiry\n",
+		Package: control, Test: "TestBudgets_ClocksDiffer_ReservationStaysItsTime",
+	},
+	{
+		Name: "the desk of a deleted namespace stays", File: "pkg/cluster/controller/budgets.go",
+		Old: "	if !d.busy && b.desks[namespace] == d {\n", New: "	if d.busy && b.desks[namespace] == d {\n",
+		Package: control, Test: "TestBudgets_NamespacesComeAndGo_NoDeskStays",
+	},
+	{
+		Name: "an archive has the path of reviews", File: "pkg/show/bundle/redact.go",
+		Old: "`(/budget/)([0-9a-f]{16,})`", New: "`(/budget/)(-{16,})`",
+		Package: "./pkg/show/bundle", Test: "TestRedact_PathOfReviews_IsNotKept",
+	},
 }
