@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,11 +21,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
-// PageSize limits the memory of a list: a slice of 64 devices takes about 100 kB until it is trimmed.
-const PageSize = 200
+// PageSize limits the memory of a list: a slice of 64 devices takes about 100 kB until it is trimmed. TenantsPageSize is for
+// objects of which a tenant can make each 1.5 MB large.
+const PageSize, TenantsPageSize = 200, 20
 
 // Pages iterates over the pages of a list, of the options' limit or of PageSize. It ends after an error.
 func Pages[L metav1.ListInterface](
@@ -110,14 +113,20 @@ func SlicesOf(slices cache.Indexer, node string) []*pool.Slice {
 	return typed[*pool.Slice](objects)
 }
 
+// List is a list of objects.
+type List interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // Client is the client of a resource, with lists of the type L.
-type Client[L runtime.Object] interface {
+type Client[L List] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
 // ListWatch lists and watches the objects of a client that a field selector selects; an empty one selects all.
-func ListWatch[L runtime.Object](c Client[L], selector string) *cache.ListWatch {
+func ListWatch[L List](c Client[L], selector string) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
@@ -130,11 +139,80 @@ func ListWatch[L runtime.Object](c Client[L], selector string) *cache.ListWatch 
 	}
 }
 
-// Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads.
-func Informer[L runtime.Object](
-	api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc,
-) cache.SharedIndexInformer {
-	return newInformer(ListWatch(c, selector), api, of, cache.Indexers{}, trim)
+// Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads. It keeps a mark of
+// an object that is too large even so (pkg/cluster/bounded), and holds few whole objects at a time. A kind without a limit must
+// have one object, or a schema that limits its size.
+func Informer[L List](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
+	lw, trim := ListWatch(c, selector), limited(trim)
+	// A server without streams of objects is asked for pages. The reflector's options would ask for all objects at once.
+	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		out := &trimmedList{}
+		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector, Limit: TenantsPageSize}, alone(c.List)) {
+			if err != nil {
+				return nil, err
+			}
+			items, err := meta.ExtractListWithAlloc(page)
+			if err != nil {
+				return nil, err
+			}
+			for _, item := range items {
+				trimmed, err := trim(item)
+				if err != nil {
+					return nil, err
+				}
+				if o, ok := trimmed.(runtime.Object); ok {
+					out.Items = append(out.Items, o)
+				}
+			}
+			out.ResourceVersion = page.GetResourceVersion()
+		}
+		return out, nil
+	}
+	return newInformer(lw, api, of, cache.Indexers{}, trim)
+}
+
+// limited trims an object, and then limits its size. An informer transforms an object of a list or of the first events twice, so
+// the second time must not take a mark for an object.
+func limited(trim cache.TransformFunc) cache.TransformFunc {
+	return func(object any) (any, error) {
+		if o, ok := object.(runtime.Object); ok && bounded.TooLarge(o) {
+			return object, nil
+		}
+		if trim != nil {
+			var err error
+			if object, err = trim(object); err != nil {
+				return nil, err
+			}
+		}
+		return bounded.Keep(object), nil
+	}
+}
+
+// trimmedList has objects after the transformation of their informer.
+type trimmedList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []runtime.Object
+}
+
+// DeepCopyObject returns the list itself: nobody changes it.
+func (l *trimmedList) DeepCopyObject() runtime.Object { return l }
+
+// pages has one element while a page is read. All informers of a process start at once, and the memory of one page each would be
+// too much.
+var pages = make(chan struct{}, 1)
+
+// alone lists while no other page is read.
+func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (L, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (out L, err error) {
+		select {
+		case pages <- struct{}{}:
+			defer func() { <-pages }()
+			return list(ctx, o)
+		case <-ctx.Done():
+			return out, ctx.Err()
+		}
+	}
 }
 
 func newInformer(

@@ -98,12 +98,12 @@ func nodes(n int) string {
 
 // message makes the text of an Event on a pod.
 func message(text string, pod *corev1.Pod) string {
-	return bounded(text, fmt.Sprintf(" `kubectl gpu why %s -n %s` shows more.", pod.Name, pod.Namespace))
+	return shortened(text, fmt.Sprintf(" `kubectl gpu why %s -n %s` shows more.", pod.Name, pod.Namespace))
 }
 
-// bounded begins a text with the prefix, and cuts it so that the tail fits. It replaces characters that a terminal would
+// shortened begins a text with the prefix, and cuts it so that the tail fits. It replaces characters that a terminal would
 // interpret, because selectors and Events are other users' texts.
-func bounded(text, tail string) string {
+func shortened(text, tail string) string {
 	text = prefix + strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):

@@ -1,0 +1,16 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podevents
+
+import (
+	"testing"
+
+	"k8s.io/client-go/kubernetes/fake"
+
+	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
+)
+
+func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
+	boundedtest.Check(t, New(fake.NewClientset(), nil, nil, Options{}))
+}
