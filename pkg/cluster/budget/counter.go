@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -106,6 +107,9 @@ func (c *Counter) request(ctx context.Context, q ask.Request) (Charge, error) {
 	}
 	if q.Class == nil {
 		return Charge{}, Refused(fmt.Sprintf("request %s: DeviceClass %s does not exist, so that its devices cannot be counted", q.Name, q.DeviceClassName))
+	}
+	if bounded.TooLarge(q.Class) {
+		return Charge{Unknown: fmt.Sprintf("request %s: DeviceClass %s is too large to judge", q.Name, q.DeviceClassName), UnknownGPUs: true}, nil
 	}
 	one, err := c.device(ctx, q)
 	switch {

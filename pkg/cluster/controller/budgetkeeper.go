@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/metrics"
@@ -250,14 +251,17 @@ func same(a, b v1alpha1.Status) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// list reads the claims of a namespace from the API server.
+// list reads the claims of a namespace from the API server, and keeps as little of them as the cache.
 func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
-	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaims(namespace).List) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize}, k.versions.ResourceClaims(namespace).List) {
 		if err != nil {
 			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
 		}
 		for i := range page.Items {
-			claims = append(claims, &page.Items[i])
+			trimmed, _ := trimClaim(page.Items[i].DeepCopy()) // Of a page nothing else stays.
+			if claim, ok := bounded.Keep(trimmed).(*resourceapi.ResourceClaim); ok {
+				claims = append(claims, claim)
+			}
 		}
 		version = page.ResourceVersion
 	}
@@ -290,7 +294,11 @@ func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceCl
 			return known.Charge, nil // The node of its devices is away.
 		}
 	}
-	cost, err := k.largest(ctx, claim.Spec.Devices)
+	devices, err := k.devices(ctx, claim)
+	if err != nil {
+		return budget.Charge{}, err
+	}
+	cost, err := k.largest(ctx, devices)
 	if err != nil || cost.Unknown != "" {
 		if counted {
 			return known.Charge, nil
@@ -302,6 +310,22 @@ func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceCl
 	}
 	k.costs[claim.UID] = lastCost{cost, claim.ResourceVersion, counter}
 	return cost, nil
+}
+
+// devices returns the requests of a claim. Those of one that is too large for the cache are read, once for each version: its cost
+// without its selectors and amounts would be another one.
+func (k *budgetKeeper) devices(ctx context.Context, claim *resourceapi.ResourceClaim) (resourceapi.DeviceClaim, error) {
+	if !bounded.TooLarge(claim) {
+		return claim.Spec.Devices, nil
+	}
+	whole, err := k.versions.ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && whole.UID != claim.UID {
+		return resourceapi.DeviceClaim{}, nil // It is gone, and an event about it follows.
+	}
+	if err != nil {
+		return resourceapi.DeviceClaim{}, fmt.Errorf("read the claim, which is too large for the cache: %w", err)
+	}
+	return whole.Spec.Devices, nil
 }
 
 // forget drops the costs of claims that are gone.

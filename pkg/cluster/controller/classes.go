@@ -328,7 +328,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 	if complete() {
 		return used, nil
 	}
-	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaims(metav1.NamespaceAll).List) {
+	page := metav1.ListOptions{Limit: read.TenantsPageSize}
+	for page, err := range read.Pages(ctx, page, k.versions.ResourceClaims(metav1.NamespaceAll).List) {
 		if err != nil || complete() {
 			return used, err
 		}
@@ -337,7 +338,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 		}
 	}
 	templates := k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List
-	for page, err := range read.Pages(ctx, metav1.ListOptions{}, templates) {
+	for page, err := range read.Pages(ctx, page, templates) {
 		if err != nil || complete() {
 			return used, err
 		}
@@ -347,7 +348,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 	}
 	// Each class of a resource counts: the scheduler forgets the resource with any of them.
 	resources := selector.ResourcesOf(slices.Collect(maps.Values(classes)))
-	pending := metav1.ListOptions{FieldSelector: "status.phase=Pending"}
+	pending := metav1.ListOptions{FieldSelector: "status.phase=Pending", Limit: read.TenantsPageSize}
 	for page, err := range read.Pages(ctx, pending, k.client.CoreV1().Pods(metav1.NamespaceAll).List) {
 		if err != nil || complete() {
 			return used, err

@@ -7,6 +7,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
@@ -86,7 +87,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 			if len(claim.Status.ReservedFor) > 0 {
 				phase = phaseReserved
 			}
-		} else if !wants(claim.Spec) {
+		} else if unknown := bounded.TooLarge(claim) && len(claim.Spec.Devices.Requests) == 0; !unknown && !wants(claim.Spec) {
 			continue
 		}
 		if claim.DeletionTimestamp != nil {

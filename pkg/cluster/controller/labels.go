@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/nodelabels"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
@@ -66,6 +67,9 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 		l.states.Delete(node)
 		l.delays.Reset(node)
 		return 0, nil
+	}
+	if bounded.TooLarge(meta) {
+		return 0, fmt.Errorf("label Node %s: its labels, taints and annotations are too large to judge; remove some", node)
 	}
 	known, _ := l.states.LoadOrStore(node, &labelState{})
 	state, _ := known.(*labelState)

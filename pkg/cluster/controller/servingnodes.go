@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -181,7 +182,7 @@ func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string,
 func (k *demandKeeper) admitsOn(name string, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
 	found, exists, _ := k.machines.GetByKey(name)
 	node, ok := found.(*corev1.Node)
-	if !exists || !ok {
+	if !exists || !ok || bounded.TooLarge(node) {
 		return true
 	}
 	if matches, err := affinity.Match(node); err == nil && !matches {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
 )
 
 // Rules are the rules of a preemption.
@@ -180,6 +181,8 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 		u.victim.leaves = u.victim.leaves && (ended || leaving)
 		owner := metav1.GetControllerOf(pod)
 		switch {
+		case bounded.TooLarge(pod):
+			fix("it is too large to judge")
 		case Priority(pod) >= p.o.preempt.below:
 			fix("its priority is not lower")
 		case pod.DeletionTimestamp != nil || ended:

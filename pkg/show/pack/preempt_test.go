@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/why"
@@ -102,8 +104,13 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 		"PodGroup":        {func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }, pack.Rules{}, pack.NoVictims},
 		"Volcano":         {func(p *corev1.Pod) { p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"} }, pack.Rules{}, pack.NoVictims},
 		"mirror pod":      {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, pack.Rules{}, pack.NoVictims},
-		"leaves":          {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
-		"ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
+		"too large to judge": {func(p *corev1.Pod) {
+			of(1, 1)(p)
+			p.Labels["long"] = strings.Repeat("x", 100_000)
+			*p = *bounded.Keep(p).(*corev1.Pod)
+		}, pack.Rules{}, pack.NoVictims},
+		"leaves": {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
+		"ended":  {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
 		"does not leave": {func(p *corev1.Pod) {
 			long := metav1.NewTime(noon.Add(-time.Hour))
 			p.DeletionTimestamp = &long

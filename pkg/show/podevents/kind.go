@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
@@ -46,7 +47,7 @@ type cachedKey struct {
 
 // since returns the time from which a pod waits for its devices, and false if it does not yet.
 func since(pod *corev1.Pod) (time.Time, bool) {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || !asks(&pod.Spec) {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || !waits(pod) {
 		return time.Time{}, false
 	}
 	for _, c := range pod.Status.Conditions {
@@ -245,6 +246,8 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 			one.text = strings.ReplaceAll(one.text, claim.Name, ref.Name) // The generated name is of one pod.
 		}
 	}
+	// Selectors in it can be long. The Event has its first part only.
+	one.text = strings.Clone(one.text[:min(len(one.text), 4*longest)])
 }
 
 // trust is the time that the scheduler has for devices that are free.
@@ -313,7 +316,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		replaced[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = claim
 	}
 	about.resources()
-	if !about.ours {
+	if !about.ours && !unknown(pod, replaced) {
 		return none, nil, nil
 	}
 	c.Claims = make([]*resourceapi.ResourceClaim, 0, len(objects.Claims))
@@ -333,6 +336,16 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 	return why.Ask(ctx, c, why.Subject{Pod: pod}, o), about.aside, nil
 }
 
+// unknown reports whether a pod or a claim of it lost all of its requests, because it is too large for the cache.
+func unknown(pod *corev1.Pod, claims map[types.NamespacedName]*resourceapi.ResourceClaim) bool {
+	for _, claim := range claims {
+		if bounded.TooLarge(claim) && len(claim.Spec.Devices.Requests) == 0 {
+			return true
+		}
+	}
+	return bounded.TooLarge(pod) && !asks(&pod.Spec)
+}
+
 // template reads a template, or returns nil if there is none.
 func (k *Keeper) template(ctx context.Context, name types.NamespacedName, now time.Time) (*resourceapi.ResourceClaimTemplate, error) {
 	if known, ok := k.templates[name]; ok {
@@ -345,7 +358,9 @@ func (k *Keeper) template(ctx context.Context, name types.NamespacedName, now ti
 	case err != nil:
 		return nil, fmt.Errorf("read ResourceClaimTemplate %s: %w", name, err)
 	}
-	k.templates[name] = template{t, now}
+	if bounded.Fits(t) {
+		k.templates[name] = template{t, now}
+	}
 	return t, nil
 }
 
@@ -377,11 +392,11 @@ type subject struct {
 	aside []string
 }
 
-// of reports whether a class selects devices of the driver. A class that does not exist counts if it is named like this
-// driver's classes.
+// of reports whether a class selects devices of the driver. A class that does not exist, or is too large to judge, counts if it is
+// named like this driver's classes.
 func (s *subject) of(name string) bool {
 	for _, class := range s.classes {
-		if class.Name == name {
+		if class.Name == name && !bounded.TooLarge(class) {
 			return s.selects(class)
 		}
 	}

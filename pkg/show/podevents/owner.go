@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -69,7 +70,7 @@ func (k *Keeper) follow(ctx context.Context, now time.Time) {
 		if o.waits {
 			message := strings.TrimPrefix(strings.Join(strings.Fields(e.Message), " "), "Error creating: ")
 			text := fmt.Sprintf("The API server refuses pods of this %s: %s. To start them, %s.", o.about.Kind, message, why.RefusalCure(message))
-			o.text = bounded(text, "")
+			o.text = shortened(text, "")
 		}
 	}
 }
@@ -135,6 +136,7 @@ func (k *Keeper) wants(ctx context.Context, pod *corev1.Pod, now time.Time) (boo
 		if ref.ResourceClaimTemplateName == nil {
 			if claim := k.claimOf(pod, ref); claim != nil {
 				about.found(claim.Spec.Devices)
+				about.ours = about.ours || bounded.TooLarge(claim)
 			}
 			continue
 		}

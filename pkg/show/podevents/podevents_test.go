@@ -29,6 +29,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
@@ -277,6 +278,61 @@ func TestKeeper_PodWaits_OneEventThatFollowsTheCause(t *testing.T) {
 			t.Errorf("the Event is %+v", changed)
 		}
 	})
+}
+
+// TestKeeper_TooLargeToJudge_SaysUndecided has pods and claims of which the caches keep a mark. Their Events do not say that devices
+// are free, missing or not asked for.
+func TestKeeper_TooLargeToJudge_SaysUndecided(t *testing.T) {
+	selectors := slices.Repeat([]resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: strings.Repeat("x", 10_000)}}}, 30)
+	mark := func(c *resourceapi.ResourceClaim) { *c = *bounded.Keep(c).(*resourceapi.ResourceClaim) }
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod, *resourceapi.ResourceClaim)
+		says   string
+	}{
+		"affinity": {func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "k", Operator: corev1.NodeSelectorOpIn, Values: slices.Repeat([]string{strings.Repeat("v", 60)}, 10_000)},
+				}}},
+			}}}
+		}, "the pod"},
+		"claims of a pod": {func(p *corev1.Pod, _ *resourceapi.ResourceClaim) {
+			for i := range 1000 {
+				p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: fmt.Sprint(i), ResourceClaimName: new(strings.Repeat("n", 200))})
+			}
+		}, "the pod"},
+		"selectors": {func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+			c.Spec.Devices.Requests[0].Exactly.Selectors = selectors
+			mark(c)
+		}, "ResourceClaim gpu"},
+		"opaque parameters": {func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+			config := resourceapi.DeviceClaimConfiguration{}
+			config.Opaque = &resourceapi.OpaqueDeviceConfiguration{Driver: "nic.example.com", Parameters: runtime.RawExtension{Raw: make([]byte, 300_000)}}
+			c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{config}
+			mark(c)
+		}, "ResourceClaim gpu"},
+		"classes": {func(_ *corev1.Pod, c *resourceapi.ResourceClaim) {
+			for i := range 31 {
+				c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprint(i), FirstAvailable: slices.Repeat(
+					[]resourceapi.DeviceSubRequest{{Name: "a", DeviceClassName: strings.Repeat("c", 250)}}, 8)})
+			}
+			mark(c)
+		}, "ResourceClaim gpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, 2)
+				_, stop := e.start(Options{})
+				defer stop()
+				e.wait("p", 1, c.change)
+				pass(3 * time.Minute)
+				e.only("Undecided, because this is too large for the controller's memory: "+c.says, "`kubectl gpu why p -n team-a` shows more")
+				if len(e.wakes) != 0 {
+					t.Errorf("the scheduler was woken at %v for devices that nobody knows", e.wakes)
+				}
+			})
+		})
+	}
 }
 
 // TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom has pods that the scheduler does not try, and ones that it has reasons to leave.
@@ -592,7 +648,7 @@ func TestGuarded_Work_LongPause(t *testing.T) {
 func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {
 	for _, text := range []string{"", "a", strings.Repeat("é", 3000), "\x1b[2J\n\xff" + strings.Repeat("a€", 600)} {
 		for _, tail := range []string{"", ". `kubectl gpu why x` shows more"} {
-			got := bounded(text, tail)
+			got := shortened(text, tail)
 			if len(got) > longest || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\n") || !strings.HasPrefix(got, prefix) || !strings.HasSuffix(got, tail) {
 				t.Errorf("%.20q becomes %d bytes: %q", text, len(got), got)
 			}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/cluster/bounded"
 )
 
 // trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps the
@@ -67,6 +69,9 @@ func device(name corev1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && (!strings.HasSuffix(domain, "kubernetes.io") || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 }
+
+// waits reports whether a pod of the cache asks for devices. One that is too large to judge may do so.
+func waits(pod *corev1.Pod) bool { return asks(&pod.Spec) || bounded.TooLarge(pod) }
 
 // asks reports whether a trimmed pod has claims or resources that devices could serve.
 func asks(spec *corev1.PodSpec) bool {

@@ -99,6 +99,11 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 		a.Summary = fmt.Sprintf("%s: undecided, because %s could not be read.", a.Subject, ask.List(w.unread))
 		return true
 	}
+	if len(w.large) > 0 {
+		a.Result = Undecided
+		a.Summary = fmt.Sprintf("%s: undecided, because this is too large for the controller's memory: %s.", a.Subject, ask.List(w.large))
+		return true
+	}
 	for _, claim := range w.allocated {
 		if s.Pod != nil && !resourceclaim.CanBeReserved(claim) && !resourceclaim.IsReservedForPod(s.Pod, claim, true) {
 			a.wait("too many pods use a claim", Reason{

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,9 @@ import (
 // excluded says why the scheduler does not consider a node for a pod, apart from devices and resources, or "". pod is nil
 // for a claim without a pod.
 func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
+	if bounded.TooLarge(node) {
+		return "its labels and taints are too large to judge"
+	}
 	for _, c := range w.allocated {
 		if selector := c.Status.Allocation.NodeSelector; selector != nil && !ask.Matches(node, nil, nil, selector) {
 			return fmt.Sprintf("claim %s is allocated on other nodes", ask.NameOf(c))

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -50,6 +51,8 @@ type wanted struct {
 	missing []Reason
 	// unread are the names of objects that could not be read, so that the claims are not known.
 	unread []string
+	// large are the names of objects of which the caller knows too little, because they are too large for its memory.
+	large []string
 	// unserved are the extended resources of this vendor that no class serves.
 	unserved []corev1.ResourceName
 	// extended are the extended resources that a device class serves.
@@ -57,8 +60,45 @@ type wanted struct {
 	notes    []string
 }
 
-// claims finds the claims of a subject. A claim that is not yet made is taken from its template, unless it was refused.
+// judge notes the objects of which the caller knows too little, because they are too large for its memory.
+func (w *wanted) judge(c *Cluster, pod *corev1.Pod) {
+	note := func(what string) {
+		if !slices.Contains(w.large, what) {
+			w.large = append(w.large, what)
+		}
+	}
+	if pod != nil && bounded.TooLarge(pod) {
+		note("the pod")
+	}
+	for _, claim := range w.waiting {
+		if bounded.TooLarge(claim) {
+			note("ResourceClaim " + claim.Name)
+		}
+	}
+	classes := map[string]bool{}
+	for _, class := range c.Classes {
+		if class != nil && bounded.TooLarge(class) {
+			classes[class.Name] = true
+		}
+	}
+	for _, claim := range w.waiting {
+		for q := range selector.Requests(claim.Spec.Devices.Requests) {
+			if classes[q.DeviceClassName] {
+				note("DeviceClass " + q.DeviceClassName)
+			}
+		}
+	}
+}
+
+// claims finds the claims of a subject, and notes those that cannot be judged.
 func (c *Cluster) claims(s Subject, now time.Time) wanted {
+	w := c.found(s, now)
+	w.judge(c, s.Pod)
+	return w
+}
+
+// found finds the claims of a subject. A claim that is not yet made is taken from its template, unless it was refused.
+func (c *Cluster) found(s Subject, now time.Time) wanted {
 	var w wanted
 	if s.Pod == nil {
 		w.add(s.Claim)
@@ -111,6 +151,10 @@ func (c *Cluster) claims(s Subject, now time.Time) wanted {
 		}
 		if template == nil {
 			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
+			continue
+		}
+		if bounded.TooLarge(template) {
+			w.large = append(w.large, "ResourceClaimTemplate "+template.Name)
 			continue
 		}
 		if text := c.refusal(s.Pod, ref.Name, now); text != "" {

@@ -17,8 +17,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -41,9 +43,13 @@ type Ask struct {
 	Held string
 }
 
-// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order.
+// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order. A claim or template that is too large
+// to judge asks for nothing, because its selectors are unknown; its devices count.
 func AsksOf(object any, driver string) (out []Ask) {
-	requests := func(devices resourceapi.DeviceClaim) {
+	requests := func(of runtime.Object, devices resourceapi.DeviceClaim) {
+		if bounded.TooLarge(of) {
+			return
+		}
 		last := map[string]bool{} // The last alternatives.
 		for _, r := range devices.Requests {
 			if n := len(r.FirstAvailable); n > 0 {
@@ -64,7 +70,7 @@ func AsksOf(object any, driver string) (out []Ask) {
 	}
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
-		requests(o.Spec.Devices)
+		requests(o, o.Spec.Devices)
 		if o.Status.Allocation == nil {
 			break
 		}
@@ -84,7 +90,7 @@ func AsksOf(object any, driver string) (out []Ask) {
 			}
 		}
 	case *resourceapi.ResourceClaimTemplate:
-		requests(o.Spec.Spec.Devices)
+		requests(o, o.Spec.Spec.Devices)
 	case *corev1.Pod:
 		for _, container := range slices.Concat(o.Spec.InitContainers, o.Spec.Containers) {
 			for resource := range container.Resources.Limits {
@@ -157,8 +163,8 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 			continue
 		}
 		of := classes.of(a)
-		if of == nil {
-			continue // No device can be allocated by it.
+		if of == nil || bounded.TooLarge(of) {
+			continue // No device can be allocated by it, or its selectors are unknown.
 		}
 		expressions := a.expressions(of)
 		part := a.Part || slices.ContainsFunc(expressions, ofShares.MatchString)

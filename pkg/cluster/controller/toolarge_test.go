@@ -1,0 +1,201 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+)
+
+// padding are selectors that match each device, and more than a cache keeps.
+func padding() (out []resourceapi.DeviceSelector) {
+	for i := range 100 {
+		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
+			Expression: fmt.Sprintf(`device.driver != "%d%s"`, i, strings.Repeat("x", 1000)),
+		}})
+	}
+	return out
+}
+
+// padded makes a claim too large for a cache.
+func padded(c *resourceapi.ResourceClaim, selectors ...string) *resourceapi.ResourceClaim {
+	for _, r := range c.Spec.Devices.Requests {
+		if r.Exactly == nil {
+			continue
+		}
+		for _, s := range selectors {
+			r.Exactly.Selectors = append(r.Exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: s}})
+		}
+		r.Exactly.Selectors = append(r.Exactly.Selectors, padding()...)
+	}
+	return c
+}
+
+func paddedClass(name, expression string) *resourceapi.DeviceClass {
+	c := class(name, expression)
+	c.Spec.Selectors = append(c.Spec.Selectors, padding()...)
+	return c
+}
+
+func partitionOf(t testing.TB, profile string) string {
+	t.Helper()
+	for _, s := range slicesAt(t, "hgx-h100", "n1", 0) {
+		for _, d := range s.Spec.Devices {
+			if strings.Contains(d.Name, "-mig-"+profile+"-") {
+				return d.Name
+			}
+		}
+	}
+	t.Fatal("no such partition: ", profile)
+	return ""
+}
+
+const anyPartition = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`
+
+// TestBudgets_LargeClaims_CostTheirDevices has claims that the cache does not keep whole: one waits, and one has a device. Another
+// leader, which lists the claims itself, counts the same.
+func TestBudgets_LargeClaims_CostTheirDevices(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.put(class("any-partition", anyPartition))
+		waits := padded(newClaim("team-a", "waits", "any-partition", 1), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)
+		held := padded(newClaim("team-a", "held", "any-partition", 1))
+		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(t, "2g-20gb")},
+		}}}
+		e.put(waits)
+		e.put(held)
+		e.putBudget("team-a", "4")
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "375m" {
+			t.Errorf("%s used, want an eighth and two eighths", got)
+		}
+		e.put(paddedClass("any-partition", anyPartition))
+		pass(time.Second)
+		if denied := e.ask(instances[0], newClaim("team-a", "new", "any-partition", 1)); !strings.Contains(denied, "too large to judge") {
+			t.Errorf("a claim of a class that cannot be judged: %q", denied)
+		}
+	})
+}
+
+func TestCluster_LargeClaims_HoldTheirGPUs(t *testing.T) {
+	names := gpusOf(t, "l40s-4")
+	many := waiting("many-classes", request1("gpu.nvidia.com"))
+	for i := range 31 {
+		many.Spec.Devices.Requests = append(many.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprint(i), FirstAvailable: slices.Repeat(
+			[]resourceapi.DeviceSubRequest{{Name: "a", DeviceClassName: strings.Repeat("c", 250)}}, 8)})
+	}
+	at(t, append(machine(t, "l40s-4", "a", 0), class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
+		padded(reserved(holding("one", "a", names[0]))), padded(holding("two", "a", names[1])), padded(waiting("waits", request1("gpu.nvidia.com"))), many,
+	), func(t *testing.T, e *env, c *Controller) {
+		cluster, _ := c.Cluster()
+		kind := pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
+		if n := cluster.Counts.Devices[pool.KindState{Kind: kind, State: pool.Allocated}]; n != 2 {
+			t.Errorf("%d GPUs are allocated, want 2", n)
+		}
+		if cluster.Claims[phasePending] != 2 || cluster.Claims[phaseAllocated] != 1 || cluster.Claims[phaseReserved] != 1 {
+			t.Errorf("%v", cluster.Claims)
+		}
+	})
+}
+
+// TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount has a large claim that waits and one with a partition.
+func TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount(t *testing.T) {
+	atAsked(t, append(machine(t, "hgx-h100", "n1", 0), class("any-partition", anyPartition)), func(e *env, _ func()) {
+		e.put(padded(claimOf("waits", "any-partition"), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`))
+		pass(time.Minute)
+		e.wantAsked("a claim waits that cannot be judged", "")
+		held := padded(claimOf("held", "any-partition"))
+		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(e.t, "2g-20gb")},
+		}}}
+		e.put(held)
+		pass(time.Minute)
+		e.wantAsked("a large claim has a partition", "2g.20gb")
+		e.put(paddedClass("any-partition", anyPartition))
+		e.put(claimOf("small", "any-partition"))
+		pass(time.Minute)
+		e.wantAsked("a class cannot be judged", "2g.20gb")
+	})
+}
+
+// TestInformer_ServerWithoutStreams_FewObjectsAtATime has more large objects than a page. Marks stay marks, although an informer
+// transforms an object of a list twice.
+func TestInformer_ServerWithoutStreams_FewObjectsAtATime(t *testing.T) {
+	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t)
+				e.lists = lists
+				const n = 2*read.TenantsPageSize + 1
+				for i := range n {
+					e.put(padded(claimOf(fmt.Sprintf("c-%03d", i), "x")))
+				}
+				c, stop := e.start(func(o *Options) { o.Waiting = true })
+				defer stop()
+				pass(time.Second)
+				objects, _ := c.Objects()
+				marks := 0
+				for _, claim := range objects.Claims {
+					if bounded.TooLarge(claim) {
+						marks++
+					}
+				}
+				if len(objects.Claims) != n || marks != n {
+					t.Errorf("%d claims and %d marks of %d", len(objects.Claims), marks, n)
+				}
+				lists := 0
+				for _, r := range e.readRequests() {
+					if strings.HasPrefix(r, "list ") && !strings.Contains(r, "resourceslices") {
+						lists++
+						if !strings.HasSuffix(r, fmt.Sprintf(" %d", read.TenantsPageSize)) {
+							t.Errorf("%s has no pages", r)
+						}
+					}
+				}
+				if (lists > 3) != e.lists {
+					t.Errorf("%d lists", lists)
+				}
+				e.put(claimOf("c-000", "x")) // It is small now.
+				synctest.Wait()
+				if claim := c.Claim("ns", "c-000"); claim == nil || bounded.TooLarge(claim) {
+					t.Errorf("after the change it is %+v", claim)
+				}
+			})
+		})
+	}
+}
+
+// TestLabel_LargeNode_StaysAsItIs has labels that the cache does not keep. They are not taken for absent.
+func TestLabel_LargeNode_StaysAsItIs(t *testing.T) {
+	objects := machine(t, "l40s-4", "a", 0)
+	for _, o := range objects {
+		if n, ok := o.(*corev1.Node); ok {
+			for i := range 2000 {
+				metav1.SetMetaDataLabel(&n.ObjectMeta, fmt.Sprintf("example.com/%d", i), strings.Repeat("x", 60))
+			}
+		}
+	}
+	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
+		pass(time.Minute)
+		for _, w := range e.written() {
+			if strings.Contains(w, "nodes") {
+				t.Errorf("%s, although its labels are unknown", w)
+			}
+		}
+	})
+}
