@@ -138,6 +138,23 @@ func states() []state {
 		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
 	}
 	const ofGPUs = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
+	bound := func(change func(*corev1.Pod, *corev1.Node)) func(*env) {
+		return func(e *env) {
+			n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+			e.podP(func(p *corev1.Pod) {
+				byResource(p)
+				p.Spec.NodeName, p.Status.Phase = "n1", corev1.PodRunning
+				if change != nil {
+					change(p, &n)
+				}
+			})
+			class("named", ofGPUs, "nvidia.com/gpu")(e)
+			p, _ := e.lists["/api/v1/namespaces/team-a/pods/p"].(corev1.Pod)
+			all, _ := e.lists[podsPath].(corev1.PodList)
+			e.lists[podsPath] = corev1.PodList{Items: append(all.Items, p)}
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{n}}
+		}
+	}
 	const noController = "the controller writes it"
 	return []state{
 		{free, true, nil, "", "fits on n1 now", "", ""},
@@ -250,6 +267,18 @@ func states() []state {
 				n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
 			})(e)
 		}, "", "fits on n1 now", "", ""},
+		{"the pod was bound without a claim for its resource", true, bound(nil), "on its node without nvidia.com/gpu", "on node n1 without devices for nvidia.com/gpu of container c", "", ""},
+		{"the pod was bound with a claim for one of two containers", true, bound(func(p *corev1.Pod, _ *corev1.Node) {
+			other := p.Spec.Containers[0]
+			other.Name = "other"
+			p.Spec.Containers = append(p.Spec.Containers, other)
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "x", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+				{ContainerName: "c", ResourceName: "nvidia.com/gpu", RequestName: "r"},
+			}}
+		}), "on its node without nvidia.com/gpu", "on node n1 without devices for nvidia.com/gpu of container other", "", ""},
+		{"the pod was bound, and a device plugin served it that is gone", true, bound(func(_ *corev1.Pod, n *corev1.Node) {
+			n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+		}), "a device plugin of its node served nvidia.com/gpu", "a device plugin of node n1 served it, and is gone", "", ""},
 		{"the template is missing", true, func(e *env) { e.podP(fromTemplate) }, "", "ResourceClaimTemplate one does not exist", "", ""},
 		{"a scheduling gate holds the pod", true, func(e *env) {
 			e.podP(func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}} })

@@ -25,7 +25,8 @@ func newDoctor(f *factory) *cobra.Command {
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
-			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, dcgm-exporter twice.\n" +
+			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, dcgm-exporter twice, pods\n" +
+			"that run without the GPUs that they ask for.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
 			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each subject.\n" +
 			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +

@@ -68,6 +68,92 @@ func TestPolicies_Pods_DeniedOrAllowed(t *testing.T) {
 	}
 }
 
+// TestPolicies_PodsWithNodeName_DeniedIfTheyAskForGPUs has pods that no scheduler places, in the form of an API server.
+func TestPolicies_PodsWithNodeName_DeniedIfTheyAskForGPUs(t *testing.T) {
+	gpus := func(name, n string) string {
+		return "containers: [{resources: {limits: {" + name + ": '" + n + "'}, requests: {" + name + ": '" + n + "'}}}]"
+	}
+	const class = "deviceclass.resource.kubernetes.io/"
+	none := []string{"--set", "deviceClasses.gpu.extendedResourceName=,deviceClasses.mig.extendedResourcePrefix="}
+	second := []string{"--values", "testdata/values/renamed.yaml"}
+	for _, c := range []struct {
+		name, metadata, spec, labels string
+		args                         []string
+		matched, denied              bool
+	}{
+		{"a GPU", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", nil, true, true},
+		{"a partition", "{}", "nodeName: n1, " + gpus("nvidia.com/mig-1g.10gb", "1"), "{}", nil, true, true},
+		{"a renamed share", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu.shared", "1"), "{}", nil, true, true},
+		{"the class", "{}", "nodeName: n1, " + gpus(class+"gpu.nvidia.com", "1"), "{}", nil, true, true},
+		{"the class, in requests only", "{}", "nodeName: n1, containers: [{resources: {requests: {" + class + "gpu.nvidia.com: '1'}}}]", "{}", nil, true, true},
+		{"a model's class", "{}", "nodeName: n1, " + gpus(class+"tesla-t4.gpu.nvidia.com", "1"), "{}", nil, true, true},
+		{"a profile's class", "{}", "nodeName: n1, " + gpus(class+"mig-1g.10gb.nvidia.com", "1"), "{}", nil, true, true},
+		{"all partitions' class", "{}", "nodeName: n1, " + gpus(class+"mig.nvidia.com", "1"), "{}", nil, true, true},
+		{"an init container", "{}", "nodeName: n1, containers: [{}], initContainers: [{}, {resources: {limits: {nvidia.com/gpu: '2'}}}]", "{}", nil, true, true},
+		{"the second container", "{}", "nodeName: n1, containers: [{resources: {limits: {cpu: '1'}}}, {resources: {limits: {cpu: 100m, nvidia.com/gpu: '1'}}}]", "{}", nil, true, true},
+		{"an ephemeral container has no resources", "{}", "nodeName: n1, containers: [{}], ephemeralContainers: [{}]", "{}", nil, false, false},
+		{"no node", "{}", gpus("nvidia.com/gpu", "1"), "{}", nil, false, false},
+		{"a DaemonSet's pod", "{}", "affinity: {nodeAffinity: {}}, " + gpus("nvidia.com/gpu", "1"), "{}", nil, false, false},
+		{"an empty node", "{}", "nodeName: '', " + gpus("nvidia.com/gpu", "1"), "{}", nil, false, false},
+		{"no GPU", "{}", "nodeName: n1, containers: [{}, {resources: {}}, {resources: {limits: {cpu: '1', example.com/gpu: '1'}}}]", "{}", nil, false, false},
+		{"none of GPUs", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "0"), "{}", nil, false, false},
+		{"another driver's class", "{}", "nodeName: n1, " + gpus(class+"nic.example.com", "1"), "{}", nil, false, false},
+		{"a name that only begins alike", "{}", "nodeName: n1, " + gpus("nvidia.com/gpux", "1"), "{}", nil, false, false},
+		{"a mirror of a static pod", "{annotations: {kubernetes.io/config.mirror: a}}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", nil, false, false},
+		{"the GPU operator's check of a device plugin", "{labels: {app: nvidia-device-plugin-validator}}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", nil, false, false},
+		{"a namespace of a device plugin", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{gpu-dra-driver/node-name: 'true'}", nil, true, false},
+		{"a namespace that is no longer one", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{gpu-dra-driver/node-name: 'false'}", nil, true, true},
+		{"no namespace may", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{gpu-dra-driver/node-name: 'true'}", []string{"--set", "policies.nodeName.namespaceLabel="}, true, true},
+		{"names that only a device plugin serves", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", none, false, false},
+		{"partitions that only a device plugin serves", "{}", "nodeName: n1, " + gpus("nvidia.com/mig-1g.10gb", "1"), "{}", none, false, false},
+		{"the class without another name", "{}", "nodeName: n1, " + gpus(class+"gpu.nvidia.com", "1"), "{}", none, true, true},
+		{"a second driver's class", "{}", "nodeName: n1, " + gpus(class+"gpu.example.com", "1"), "{}", second, true, true},
+		{"the first driver's class, for the second", "{}", "nodeName: n1, " + gpus(class+"gpu.nvidia.com", "1"), "{}", second, false, false},
+		{"values of an earlier release", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", []string{"--set", "policies.nodeName=null"}, true, true},
+	} {
+		var p policy
+		for name, one := range loadPolicies(t, "policies.yaml", c.args...) {
+			if strings.HasSuffix(name, "gpu-nodename") {
+				p = one
+			}
+		}
+		matched, denied := p.decide(t, map[string]any{
+			"object":          object(t, "{metadata: "+c.metadata+", spec: {"+c.spec+"}}"),
+			"namespaceObject": object(t, "{metadata: {labels: "+c.labels+"}}"),
+		})
+		if matched != c.matched || (denied != "") != c.denied {
+			t.Errorf("%s: matched %v, denied %q; want %v, %v", c.name, matched, denied, c.matched, c.denied)
+		}
+		if c.denied && !strings.Contains(denied, "write nodeSelector {kubernetes.io/hostname: n1}") {
+			t.Errorf("%s: %q does not say what to write", c.name, denied)
+		}
+	}
+}
+
+// TestPolicies_NodeNameActions_Rendered has the ways to soften the policy, and to be without it.
+func TestPolicies_NodeNameActions_Rendered(t *testing.T) {
+	for set, want := range map[string]string{
+		"policies.actions={Warn}":           `["Deny"]`, // It has actions of its own.
+		"policies.nodeName.actions={Warn}":  `["Warn"]`,
+		"policies.nodeName.actions={Audit}": `["Audit"]`,
+		"policies.nodeName=null":            `["Deny"]`,
+		"policies.nodeName.actions=null":    `["Deny"]`,
+		"resources.gpus.enabled=false":      "",
+	} {
+		text := render(t, chart, "--set", set)
+		if want == "" {
+			if strings.Contains(text, "gpu-nodename") {
+				t.Errorf("%s: the policy is rendered", set)
+			}
+		} else if !strings.Contains(text, "policyName: gpu-dra-driver-gpu-nodename\n  validationActions: "+want) {
+			t.Errorf("%s: the policy does not have the actions %s", set, want)
+		}
+	}
+	if strings.Contains(render(t, chart, "--set-json", "policies.nodeName.actions=[]"), "gpu-nodename") {
+		t.Error("without actions, the policy is rendered")
+	}
+}
+
 func TestPolicies_Claims_DeniedOrAllowed(t *testing.T) {
 	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-claims"]
 	group := func(selector string) string {

@@ -52,7 +52,7 @@ func events(root string) (string, error) {
 	for _, section := range []struct {
 		about   string
 		reasons []reason
-	}{{"waiting pods, and on Jobs, StatefulSets and Deployments whose pods are refused", waiting}, {"DeviceClasses", classes}, {"the Service of the webhook", webhook}} {
+	}{{"pods that wait for GPUs or run without, and on Jobs, StatefulSets and Deployments whose pods are refused", waiting}, {"DeviceClasses", classes}, {"the Service of the webhook", webhook}} {
 		b.WriteString("\n## On " + section.about + "\n\nThe controller writes these.\n\n| reason | meaning | what to do |\n| --- | --- | --- |\n")
 		for _, r := range section.reasons {
 			row(&b, code(r.name), r.meaning, r.remedy)

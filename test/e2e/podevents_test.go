@@ -151,3 +151,58 @@ func TestPodEvents_QuotaRefuses_SaysSo(t *testing.T) {
 	}
 	waitRunning(ctx, t, ofClaims, "waits")
 }
+
+// TestPodEvents_BoundWithoutClaim_EveryToolSaysSo has two pods that no scheduler places: the policy refuses the one with
+// spec.nodeName, unless its namespace may have such pods. The test binds the other one itself.
+func TestPodEvents_BoundWithoutClaim_EveryToolSaysSo(t *testing.T) {
+	ctx := testContext(t)
+	const partition = "nvidia.com/mig-1g.10gb" // No other test has a device plugin of it, of which the node would keep a count.
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	node := nodes.Items[0].Name
+	pod := func(name, nodeName string) *corev1.Pod {
+		grace := int64(1)
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+			NodeName: nodeName, TerminationGracePeriodSeconds: &grace,
+			Containers: []corev1.Container{{
+				Name: "probe", Image: probeImage(t), ImagePullPolicy: corev1.PullNever, Args: []string{"look", "--hold"},
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{partition: resource.MustParse("1")}},
+			}},
+		}}
+	}
+	refusing := createNamespace(ctx, t, nil)
+	_, err = cluster.Client.CoreV1().Pods(refusing).Create(ctx, pod("named", node), metav1.CreateOptions{})
+	if err == nil || !strings.Contains(err.Error(), "write nodeSelector {kubernetes.io/hostname: "+node+"}") {
+		t.Errorf("a pod with spec.nodeName: %v", err)
+	}
+
+	namespace := createNamespace(ctx, t, map[string]string{"gpu-dra-driver/node-name": "true"})
+	_, err = cluster.Client.CoreV1().Pods(namespace).Create(ctx, pod("named", node), metav1.CreateOptions{})
+	must(t, err)
+	other := pod("bound", "")
+	other.Spec.SchedulerName = "another-scheduler"
+	_, err = cluster.Client.CoreV1().Pods(namespace).Create(ctx, other, metav1.CreateOptions{})
+	must(t, err)
+	must(t, cluster.Client.CoreV1().Pods(namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bound"}, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+	}, metav1.CreateOptions{}))
+	pods, err := cluster.WaitPods(ctx, namespace, 2)
+	must(t, err)
+	for _, p := range pods {
+		if p.Status.ExtendedResourceClaimStatus != nil {
+			t.Errorf("pod %s has a claim for its GPU", p.Name)
+		}
+		said, err := cluster.KubectlGPU(ctx, "why", p.Name, "-n", namespace)
+		must(t, err)
+		if !strings.Contains(said, "is on node "+node+" without devices for "+partition+" of container probe") || !strings.Contains(said, "Remove spec.nodeName") {
+			t.Errorf("why says of pod %s:\n%s", p.Name, said)
+		}
+	}
+	found, _ := cluster.KubectlGPU(ctx, "doctor") // It exits with 2 after a problem.
+	for _, name := range []string{"bound", "named"} {
+		if !strings.Contains(found, "pod "+namespace+"/"+name) || !strings.Contains(found, "on its node without "+partition) {
+			t.Errorf("doctor does not name pod %s:\n%s", name, found)
+		}
+		waitEvent(ctx, t, namespace, name, "without devices for "+partition+" of container probe", "Remove spec.nodeName")
+	}
+}

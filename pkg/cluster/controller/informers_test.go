@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -206,4 +207,52 @@ func TestSliceInformer_SliceWithoutNode_Ignored(t *testing.T) {
 			t.Errorf("%+v", cluster)
 		}
 	})
+}
+
+// TestPodInformer_ManyPods_OnlyWantedOnesCached has pods that begin and end to be wanted.
+func TestPodInformer_ManyPods_OnlyWantedOnesCached(t *testing.T) {
+	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t)
+				e.lists = lists
+				put := func(name, node string, phase corev1.PodPhase, wanted bool) {
+					p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}
+					if wanted {
+						p.Spec.Hostname = "wanted"
+					}
+					e.put(p)
+				}
+				for n := range 2*read.PageSize + 50 {
+					put(fmt.Sprintf("p-%03d", n), "n1", corev1.PodRunning, n%100 == 0)
+				}
+				put("ended", "n1", corev1.PodFailed, true)
+				put("waits", "", corev1.PodPending, true)
+				i := read.PodInformer(e.client(), "spec.nodeName!=,status.phase!=Failed", func(p *corev1.Pod) bool { return p.Spec.Hostname != "" },
+					func(o any) (any, error) { return o, nil })
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				wg.Go(func() { i.RunWithContext(ctx) })
+				defer wg.Wait()
+				defer cancel()
+				check := func(when string, want ...string) {
+					t.Helper()
+					synctest.Wait()
+					if diff := cmp.Diff(want, cached(i)); diff != "" {
+						t.Errorf("%s:\n%s", when, diff)
+					}
+				}
+				check("first", "a/p-000", "a/p-100", "a/p-200", "a/p-300", "a/p-400")
+				put("p-000", "n1", corev1.PodRunning, false)
+				put("p-001", "n1", corev1.PodRunning, true)
+				put("p-002", "n1", corev1.PodRunning, false)
+				put("p-100", "n1", corev1.PodFailed, true)
+				put("waits", "n2", corev1.PodPending, true)
+				put("new", "n2", corev1.PodPending, false)
+				e.remove("pods", "a/p-200")
+				e.remove("pods", "a/p-201")
+				check("after changes", "a/p-001", "a/p-300", "a/p-400", "a/waits")
+			})
+		})
+	}
 }

@@ -293,7 +293,7 @@ func TestTrimNode_Node_KeepsWhatDecidesAndOwnAnnotations(t *testing.T) {
 		Name: "a", ResourceVersion: "3", Labels: map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
 		Annotations: map[string]string{nodelabels.Written("gpu.nvidia.com"): "{}"},
 	}, Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: "t"}}}, Status: corev1.NodeStatus{
-		Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")},
+		Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2"), "none.com/x": {}},
 	}}, out); diff != "" {
 		t.Error(diff)
 	}

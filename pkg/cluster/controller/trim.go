@@ -108,9 +108,9 @@ func trimNode(driver string) cache.TransformFunc {
 				metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 			}
 		}
-		// Resources of device plugins decide too.
+		// Resources of device plugins decide too, and 0 of one says that a device plugin was there.
 		for name, n := range node.Status.Allocatable {
-			if strings.Contains(string(name), "/") && !n.IsZero() {
+			if strings.Contains(string(name), "/") {
 				if out.Status.Allocatable == nil {
 					out.Status.Allocatable = corev1.ResourceList{}
 				}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -213,6 +214,45 @@ func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) fu
 			return out, ctx.Err()
 		}
 	}
+}
+
+// PodInformer follows the selected pods that keep returns true for, trimmed. It lets go of the others page by page, or as they
+// arrive, so that a cluster with many pods takes little memory.
+func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc) cache.SharedIndexInformer {
+	all := client.CoreV1().Pods(metav1.NamespaceAll)
+	lw := ListWatch(all, selector)
+	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		out := &corev1.PodList{}
+		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector}, all.List) {
+			if err != nil {
+				return nil, err
+			}
+			for i := range page.Items {
+				if keep(&page.Items[i]) {
+					out.Items = append(out.Items, page.Items[i])
+				}
+			}
+			out.ResourceVersion = page.ResourceVersion
+		}
+		return out, nil
+	}
+	follow := lw.WatchFuncWithContext
+	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		events, err := follow(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return watch.Filter(events, func(e watch.Event) (watch.Event, bool) {
+			pod, ok := e.Object.(*corev1.Pod)
+			if !ok || e.Type != watch.Added && e.Type != watch.Modified || keep(pod) {
+				return e, true
+			}
+			added := e.Type == watch.Added
+			e.Type = watch.Deleted // It may have been kept before.
+			return e, !added
+		}), nil
+	}
+	return newInformer(lw, client, &corev1.Pod{}, cache.Indexers{}, trim)
 }
 
 func newInformer(

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podevents writes why a pod waits for devices, as one Event on the pod.
+// Package podevents writes why a pod waits for devices, as one Event on the pod, and that a pod with a node has none.
 //
 // The leader asks package why about pods that wait for longer than Patience. Pods that differ only in their names are asked
 // about once. A pause in proportion to its processor time follows each answer, and namespaces take turns. So neither the

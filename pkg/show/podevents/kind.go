@@ -24,6 +24,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/unclaimed"
 	"gpu-dra-driver/pkg/show/why"
 )
 
@@ -35,6 +36,8 @@ type kind struct {
 	// text is the answer. It is empty if there is nothing to write. about is the pod that it was asked for.
 	text  string
 	about string
+	// lacks means that the pods have a node, and not the devices that they ask for.
+	lacks bool
 	// woken counts the Wakes for these pods.
 	woken int
 }
@@ -58,22 +61,55 @@ func since(pod *corev1.Pod) (time.Time, bool) {
 	return pod.CreationTimestamp.Time, true
 }
 
+// unclaimedPod reports whether a pod with a node has extended resources for which its status names no claim.
+func unclaimedPod(pod *corev1.Pod) bool { return len(unclaimed.Of(pod)) > 0 }
+
+// without returns the pods with a node that lack devices of the driver, as of the last refresh.
+func (k *Keeper) without(now time.Time) []*corev1.Pod {
+	if !k.lackingAt.IsZero() && now.Sub(k.lackingAt) < refresh {
+		return k.lacking
+	}
+	bound := slices.DeleteFunc(read.All[*corev1.Pod](k.bound.GetStore()), func(pod *corev1.Pod) bool {
+		return now.Sub(pod.CreationTimestamp.Time) < Patience
+	})
+	k.lacking = nil
+	if len(bound) == 0 {
+		return nil
+	}
+	objects, ok := k.cluster.Objects()
+	if !ok {
+		return nil // It knows the cluster in a moment.
+	}
+	k.lackingAt = now
+	nodes := map[string]*corev1.Node{}
+	for _, n := range objects.Nodes {
+		nodes[n.Name] = n
+	}
+	classes := unclaimed.NewClasses(k.o.Driver, objects.Classes)
+	for _, pod := range bound {
+		if missing, _ := classes.Split(pod, nodes[pod.Spec.NodeName]); len(missing) > 0 {
+			k.lacking = append(k.lacking, pod)
+		}
+	}
+	return k.lacking
+}
+
 // group finds the pods that wait for long enough, and their kinds. It forgets what is no longer needed.
 func (k *Keeper) group(now time.Time) {
 	for _, one := range k.kinds {
 		one.pods = nil
 	}
 	keys, spaces := map[types.UID]cachedKey{}, map[string]bool{}
-	for _, pod := range read.All[*corev1.Pod](k.pods.GetStore()) {
+	waiting := slices.DeleteFunc(read.All[*corev1.Pod](k.pods.GetStore()), func(pod *corev1.Pod) bool {
 		at, waits := since(pod)
-		if !waits || now.Sub(at) < Patience {
-			continue
-		}
+		return !waits || now.Sub(at) < Patience
+	})
+	for _, pod := range append(waiting, k.without(now)...) {
 		key := k.keyOf(pod)
 		keys[pod.UID], spaces[pod.Namespace] = key, true
 		one := k.kinds[key.key]
 		if one == nil {
-			one = &kind{}
+			one = &kind{lacks: pod.Spec.NodeName != ""}
 			k.kinds[key.key] = one
 		}
 		one.pods = append(one.pods, pod)
@@ -140,6 +176,7 @@ func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	for _, c := range pod.Status.Conditions {
 		add([]byte(form(c.Message)), nil)
 	}
+	add([]byte(fmt.Sprint(unclaimed.Of(pod))), nil)
 	for i, claim := range claims {
 		if claim == nil {
 			add(nil, nil)
@@ -280,6 +317,13 @@ func (k *Keeper) wake(ctx context.Context, one *kind, now time.Time) {
 // explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the driver.
 func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (why.Answer, []string, error) {
 	none := why.Answer{Result: why.Settled}
+	if pod.Spec.NodeName != "" {
+		answer := (&why.Cluster{Classes: objects.Classes, Nodes: objects.Nodes}).Bound(pod, k.o.Driver)
+		if answer.Result != why.Lacks {
+			return none, nil, nil
+		}
+		return answer, nil, nil
+	}
 	about := subject{pod: pod, driver: k.o.Driver, classes: objects.Classes}
 	c := &why.Cluster{Slices: objects.Slices, Classes: objects.Classes, Events: k.refusals(pod)}
 	if objects.Server.Minor != 0 {

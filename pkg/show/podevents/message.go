@@ -32,6 +32,8 @@ func Text(a why.Answer, aside []string) string {
 	switch a.Result {
 	case why.Settled:
 		return ""
+	case why.Lacks:
+		parts = append(parts, "the pod"+strings.TrimPrefix(a.Summary, a.Subject))
 	case why.Fits:
 		parts = append(parts, fmt.Sprintf("its devices are free on %s now", nodes(len(a.Fits))))
 		if len(a.Reasons) == 0 {
@@ -71,6 +73,9 @@ func Text(a why.Answer, aside []string) string {
 			cures = append(cures, c.Text)
 		}
 		parts = append(parts, lead+strings.Join(cures, "; or "))
+	}
+	if a.Result == why.Lacks {
+		parts = append(parts, a.Change)
 	}
 	parts = append(parts, aside...)
 	for i, part := range parts {

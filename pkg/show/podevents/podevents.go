@@ -67,9 +67,14 @@ type Keeper struct {
 	dynamic dynamic.Interface
 	limit   flowcontrol.RateLimiter
 
-	pods cache.SharedIndexInformer
+	// pods wait for a node. bound have one, and may lack devices for an extended resource.
+	pods, bound cache.SharedIndexInformer
 	// refused has the Events about claims that were refused, and failed those about pods that were.
 	refused, failed cache.SharedIndexInformer
+
+	// lacking are the pods of bound that lack devices, at a time.
+	lacking   []*corev1.Pod
+	lackingAt time.Time
 
 	kinds   map[uint64]*kind
 	keys    map[types.UID]cachedKey
@@ -106,6 +111,7 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 	k := &Keeper{
 		o: o, cluster: cluster, client: client, dynamic: dynamic, limit: flowcontrol.NewTokenBucketRateLimiter(writes, burst),
 		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
+		bound:   read.PodInformer(client, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed", unclaimedPod, trimBound),
 		refused: read.Informer(client, events, "reason="+claimRefused, &corev1.Event{}, trimEvent),
 		failed:  read.Informer(client, events, "reason="+podRefused, &corev1.Event{}, trimEvent),
 		kinds:   map[uint64]*kind{}, keys: map[types.UID]cachedKey{}, owners: map[types.UID]*owner{}, written: map[types.UID]written{},
@@ -124,7 +130,7 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !read.Start(ctx, &wg, k.pods, k.refused, k.failed) {
+	if !read.Start(ctx, &wg, k.pods, k.bound, k.refused, k.failed) {
 		return nil
 	}
 	for {

@@ -622,6 +622,153 @@ func TestKeeper_PodsComeAndGo_MapsStaySmall(t *testing.T) {
 	})
 }
 
+// bind creates a running pod with a node and without a claim for its GPU.
+func (e *env) bind(name string, change ...func(*corev1.Pod)) {
+	e.t.Helper()
+	p := whytest.Pod(name)
+	p.CreationTimestamp, p.Spec.NodeName, p.Status.Phase = metav1.NewTime(time.Now()), "n1", corev1.PodRunning
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+	for _, f := range change {
+		f(p)
+	}
+	e.create(p)
+}
+
+// TestKeeper_BoundPods_EventIfTheyLackGPUs has pods with a node, of which the status names a claim or does not.
+func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
+	claimed := func(p *corev1.Pod) {
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: p.Name + "-x", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			{ContainerName: "c", ResourceName: "nvidia.com/gpu", RequestName: "r"},
+		}}
+	}
+	node := func(n string) func(*env) {
+		return func(e *env) {
+			e.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		world  func(*env)
+		says   []string
+	}{
+		"without a claim": {nil, nil, []string{
+			"GPUs: The pod is on node n1 without devices for nvidia.com/gpu of container c. It was bound without a claim for it",
+			"Remove spec.nodeName from its manifest", "kubernetes.io/hostname", "`kubectl gpu why p -n team-a` shows more",
+		}},
+		"with a claim for another container": {func(p *corev1.Pod) {
+			claimed(p)
+			other := p.Spec.Containers[0]
+			other.Name = "d"
+			p.Spec.Containers = append(p.Spec.Containers, other)
+		}, nil, []string{"without devices for nvidia.com/gpu of container d."}},
+		"by requests":              {func(p *corev1.Pod) { r := &p.Spec.Containers[0].Resources; r.Requests, r.Limits = r.Limits, nil }, nil, []string{"nvidia.com/gpu of container c"}},
+		"that waits for its image": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, nil, []string{"nvidia.com/gpu of container c"}},
+		"with a claim":             {claimed, nil, nil},
+		"that has ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, nil, nil},
+		"that asks for nothing":    {func(p *corev1.Pod) { p.Spec.Containers[0].Resources = corev1.ResourceRequirements{} }, nil, nil},
+		"of another vendor": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"amd.com/gpu": resource.MustParse("1")}
+		}, nil, nil},
+		"of a device plugin":              {nil, node("2"), nil},
+		"of a device plugin that is gone": {nil, node("0"), nil},
+		"on a node that is not known":     {func(p *corev1.Pod) { p.Spec.NodeName = "n9" }, nil, nil},
+		"without a class":                 {nil, func(e *env) { e.Classes[0].Spec.ExtendedResourceName = nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, 2)
+				e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+				if c.world != nil {
+					c.world(e)
+				}
+				k, stop := e.start(Options{})
+				defer stop()
+				if c.change == nil {
+					e.bind("p")
+				} else {
+					e.bind("p", c.change)
+				}
+				pass(Patience + refresh + 5*time.Second)
+				var found []corev1.Event
+				list, err := e.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, one := range list.Items {
+					if one.Reason != why.LacksReason {
+						t.Errorf("an Event of another reason: %+v", one)
+					}
+					found = append(found, one)
+				}
+				if len(found) != min(1, len(c.says)) {
+					t.Fatalf("there are %d Events: %+v", len(found), found)
+				}
+				for _, text := range c.says {
+					if !strings.Contains(found[0].Message, text) {
+						t.Errorf("the Event says %q, not %q", found[0].Message, text)
+					}
+				}
+				if len(c.says) > 0 && (found[0].InvolvedObject.UID != "p" || found[0].Type != corev1.EventTypeWarning || len(found[0].Message) > longest) {
+					t.Errorf("the Event is %+v", found[0])
+				}
+				if len(e.wakes) > 0 {
+					t.Error("the scheduler was woken")
+				}
+				before := e.written()
+				pass(20 * time.Minute)
+				if n := e.written() - before; n != 0 {
+					t.Errorf("the answer stayed, and there were %d writes", n)
+				}
+				if err := e.client.CoreV1().Pods(whytest.Namespace).Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				pass(refresh + 5*time.Second)
+				if n := len(k.kinds) + len(k.keys) + len(k.written) + len(k.lacking) + len(k.bound.GetStore().List()); n != 0 {
+					t.Errorf("%d entries of a deleted pod are left", n)
+				}
+			})
+		})
+	}
+}
+
+// TestKeeper_PodWaitsThenIsBound_TwoEvents has a pod that another scheduler binds after it has waited.
+func TestKeeper_PodWaitsThenIsBound_TwoEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, 2)
+		e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+		e.hold(whytest.Namespace, "train-0", 2)
+		_, stop := e.start(Options{})
+		defer stop()
+		e.bind("p", func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			unschedulable(p, "0/1 nodes are available: 1 cannot allocate all claims.")
+		})
+		pass(time.Minute)
+		e.only("other claims hold the devices")
+		p, err := e.client.CoreV1().Pods(whytest.Namespace).Get(context.Background(), "p", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p = p.DeepCopy()
+		p.Spec.NodeName, p.Status.Phase, p.ResourceVersion = "n1", corev1.PodRunning, "2"
+		if err := e.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, p.Namespace); err != nil {
+			t.Fatal(err)
+		}
+		pass(3 * time.Minute)
+		list, err := e.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons := map[string]bool{}
+		for _, one := range list.Items {
+			reasons[one.Reason] = true
+		}
+		if len(list.Items) != 2 || !reasons[why.EventReason] || !reasons[why.LacksReason] {
+			t.Errorf("the Events are %+v", list.Items)
+		}
+	})
+}
+
 // TestGuarded_Work_LongPause has a step with work, and one with a bug.
 func TestGuarded_Work_LongPause(t *testing.T) {
 	e := newEnv(t, 2)

@@ -4,13 +4,11 @@
 package podevents
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/unclaimed"
 )
 
 // trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps the
@@ -37,6 +35,16 @@ func trimPod(object any) (any, error) {
 	return out, nil
 }
 
+// trimBound keeps the parts of a pod with a node that decide whether it lacks devices.
+func trimBound(object any) (any, error) {
+	out, err := trimPod(object)
+	if pod, ok := out.(*corev1.Pod); ok {
+		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: pod.Spec.InitContainers, Containers: pod.Spec.Containers}
+		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus}
+	}
+	return out, err
+}
+
 func trimSpec(in *corev1.PodSpec) corev1.PodSpec {
 	out := corev1.PodSpec{
 		NodeName: in.NodeName, NodeSelector: in.NodeSelector, Tolerations: in.Tolerations, SchedulingGates: in.SchedulingGates, ResourceClaims: in.ResourceClaims,
@@ -51,23 +59,19 @@ func trimSpec(in *corev1.PodSpec) corev1.PodSpec {
 func trimContainers(in []corev1.Container) (out []corev1.Container) {
 	for _, c := range in {
 		one := corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Claims: c.Resources.Claims}}
-		for name, n := range c.Resources.Limits {
-			if device(name) {
-				if one.Resources.Limits == nil {
-					one.Resources.Limits = corev1.ResourceList{}
+		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			for name, n := range list {
+				if unclaimed.Extended(name) {
+					if one.Resources.Limits == nil {
+						one.Resources.Limits = corev1.ResourceList{}
+					}
+					one.Resources.Limits[name] = n
 				}
-				one.Resources.Limits[name] = n
 			}
 		}
 		out = append(out, one)
 	}
 	return out
-}
-
-// device reports whether a resource can be served by a DeviceClass.
-func device(name corev1.ResourceName) bool {
-	domain, _, ok := strings.Cut(string(name), "/")
-	return ok && (!strings.HasSuffix(domain, "kubernetes.io") || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 }
 
 // waits reports whether a pod of the cache asks for devices. One that is too large to judge may do so.

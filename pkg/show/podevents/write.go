@@ -24,8 +24,8 @@ import (
 
 // due is an Event to write.
 type due struct {
-	about corev1.ObjectReference
-	text  string
+	about        corev1.ObjectReference
+	text, reason string
 }
 
 // write writes the Events that are due, as far as the rate allows. It reports whether some are left.
@@ -42,15 +42,19 @@ func (k *Keeper) write(ctx context.Context, now time.Time) (left bool) {
 			continue
 		}
 		for _, pod := range one.pods {
+			reason := why.EventReason
+			if one.lacks {
+				reason = why.LacksReason
+			}
 			text := strings.ReplaceAll(one.text, quoted(one.about), quoted(pod.Name))
 			add(due{corev1.ObjectReference{
 				APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			}, message(text, pod)})
+			}, message(text, pod), reason})
 		}
 	}
 	for _, o := range k.owners {
 		if o.text != "" {
-			add(due{o.about, o.text})
+			add(due{o.about, o.text, why.EventReason})
 		}
 	}
 	for len(all) > 0 {
@@ -79,12 +83,12 @@ func (k *Keeper) write(ctx context.Context, now time.Time) (left bool) {
 // put writes an Event, and returns the time of its last write. One that another leader wrote stays if it says the same.
 func (k *Keeper) put(ctx context.Context, d due, now time.Time) (time.Time, error) {
 	events := k.client.CoreV1().Events(d.about.Namespace)
-	name := eventName(d.about)
+	name := eventName(d.about, d.reason)
 	if _, known := k.written[d.about.UID]; !known {
 		at := metav1.NewTime(now)
 		_, err := events.Create(ctx, &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: d.about.Namespace, Name: name}, InvolvedObject: d.about,
-			Reason: why.EventReason, Message: d.text, Type: corev1.EventTypeWarning, FirstTimestamp: at, LastTimestamp: at, Count: 1,
+			Reason: d.reason, Message: d.text, Type: corev1.EventTypeWarning, FirstTimestamp: at, LastTimestamp: at, Count: 1,
 			Source: corev1.EventSource{Component: component}, ReportingController: component,
 		}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
@@ -122,10 +126,13 @@ func wrap(verb, name string, err error) error {
 // component is the source of the Events.
 const component = "dra-controller"
 
-// eventName returns the name of the one Event about an object.
-func eventName(about corev1.ObjectReference) string {
+// eventName returns the name of the one Event about an object, for a reason.
+func eventName(about corev1.ObjectReference, reason string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(about.UID)) // It has no errors.
+	if reason != why.EventReason {
+		_, _ = h.Write([]byte(reason))
+	}
 	const most = 200
 	name := about.Name[:min(len(about.Name), most)]
 	return fmt.Sprintf("%s.gpus-%016x", strings.TrimRight(name, ".-"), h.Sum64())

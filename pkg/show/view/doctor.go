@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/cluster/unclaimed"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
@@ -161,6 +162,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.rules(&out)
 		d.waiting(&out)
 	}
+	d.unclaimed(&out, wanted, core)
 	if d.SeenClaims {
 		for _, c := range Claims(d.Objects, nil) {
 			if !wanted(c.Node) {
@@ -185,6 +187,33 @@ func (d Diagnosis) rules(out *findings) {
 		if s != nil && ptr.Deref(s.Driver, d.Driver) == d.Driver && t.Effect != resourceapi.DeviceTaintEffectNone {
 			out.add(Note, "DeviceTaintRule "+r.Name, "it taints devices with %s: claims without a toleration do not get them. To end that: %s",
 				ask.TaintText(resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}), deleteRule+r.Name)
+		}
+	}
+}
+
+// unclaimed reports the pods on nodes that have no devices for their extended resources.
+func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[string]corev1.Node) {
+	if !d.SeenNodes || !d.SeenClasses {
+		return // Other findings say so.
+	}
+	var all []*resourceapi.DeviceClass
+	for i := range d.Classes {
+		all = append(all, &d.Classes[i])
+	}
+	classes := unclaimed.NewClasses(d.Driver, all)
+	for i := range d.Pods {
+		pod := &d.Pods[i]
+		node, exists := core[pod.Spec.NodeName]
+		if !exists || !wanted(node.Name) {
+			continue // Kubernetes deletes the pods of a node that is gone.
+		}
+		missing, unknown := classes.Split(pod, &node)
+		if len(missing) > 0 {
+			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without %s: %s. %s", unclaimed.Names(missing), unclaimed.Cause, unclaimed.Remedy)
+		}
+		if len(unknown) > 0 {
+			out.add(Unchecked, "pod "+pod.Namespace+"/"+pod.Name, "a device plugin of its node served %s, and is gone. The API does not show whether the pod has a "+
+				"device of it. To be sure, create the pod again", unclaimed.Names(unknown))
 		}
 	}
 }

@@ -149,9 +149,9 @@ func (d Diagnosis) unseen(out *findings) {
 	}{
 		{d.UnreadSlices, "ResourceSlices", "the GPUs of nodes, their health, and claims with devices that no slice has"},
 		{!d.SeenClaims, "ResourceClaims", "holders of GPUs, claims without pods, and claims with devices that no slice has"},
-		{!d.SeenPods, "Pods", "the controller, its webhook, the plugins, and what only their metrics show"},
-		{!d.SeenNodes, "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, and device plugins"},
-		{!d.SeenClasses, "DeviceClasses", "classes of the driver"},
+		{!d.SeenPods, "Pods", "the controller, its webhook, the plugins, what only their metrics show, and pods that run without the GPUs that they ask for"},
+		{!d.SeenNodes, "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that run without the GPUs that they ask for"},
+		{!d.SeenClasses, "DeviceClasses", "classes of the driver, and pods that run without the GPUs that they ask for"},
 		{d.UnreadQuotas, "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
 		{d.UnreadGPUClusters, "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
 		{!d.SeenWebhooks, "webhooks", "whether claims are refused while the controller is away"},

@@ -27,8 +27,10 @@ const (
 	Fits Result = "fits"
 	// Waits means that no node can allocate the claims, or that the scheduler does not try.
 	Waits Result = "waits"
-	// Undecided means that the time was up before a node was found.
+	// Undecided means that the time was up before a node was found, or that objects could not be read.
 	Undecided Result = "undecided"
+	// Lacks means that the pod has a node, and no device for an extended resource. It does not get one later.
+	Lacks Result = "lacks"
 )
 
 // Answer explains a subject.
@@ -67,7 +69,7 @@ func (a *Answer) wait(text string, reasons ...Reason) {
 }
 
 // settle answers if no allocation is to be made, and reports whether it did.
-func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
+func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 	if s.Pod != nil && s.Pod.DeletionTimestamp != nil || s.Claim != nil && s.Claim.DeletionTimestamp != nil {
 		a.Result, a.Summary = Settled, a.Subject+" is being deleted."
 		return true
@@ -78,7 +80,8 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
 			return true
 		case p.Spec.NodeName != "":
-			a.Result, a.Summary = Settled, fmt.Sprintf("%s is scheduled to node %s.", a.Subject, p.Spec.NodeName)
+			bound := c.Bound(p, driver)
+			a.Result, a.Summary, a.Reasons, a.Change = bound.Result, bound.Summary, bound.Reasons, bound.Change
 			return true
 		}
 		if reasons := gates(p); len(reasons) > 0 {

@@ -60,7 +60,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	if s.Pod != nil && c.Unread.Events {
 		answer.note("the pod's Events could not be read, so refused claims and failures of its node are not considered")
 	}
-	if answer.settle(c, s, w) {
+	if answer.settle(c, s, w, o.Driver) {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
 		return answer
 	}

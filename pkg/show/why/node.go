@@ -106,7 +106,7 @@ func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out 
 	}
 	last := map[string]*corev1.Event{}
 	for _, e := range events {
-		if e == nil || e.Reason == schedulingFailed || e.Reason == EventReason {
+		if e == nil || e.Reason == schedulingFailed || e.Reason == EventReason || e.Reason == LacksReason {
 			continue
 		}
 		if other := last[e.Reason]; other == nil || Seen(other).Before(Seen(e)) {
