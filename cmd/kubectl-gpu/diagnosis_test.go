@@ -278,7 +278,10 @@ func states() []state {
 		}), "on its node without nvidia.com/gpu", "on node n1 without devices for nvidia.com/gpu of container other", "", ""},
 		{"the pod was bound, and a device plugin served it that is gone", true, bound(func(_ *corev1.Pod, n *corev1.Node) {
 			n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
-		}), "a device plugin of its node served nvidia.com/gpu", "a device plugin of node n1 served it, and is gone", "", ""},
+		}), "a device plugin of its node served nvidia.com/gpu", "a device plugin of node n1 served it, and is gone", "", "the API does not show whether it has one"},
+		{"the pod was bound, and a device plugin serves it", true, bound(func(_ *corev1.Pod, n *corev1.Node) {
+			n.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}
+		}), "a device plugin serves 2 nvidia.com/gpu too", "pod team-a/p is scheduled to node n1.", "", ""},
 		{"the template is missing", true, func(e *env) { e.podP(fromTemplate) }, "", "ResourceClaimTemplate one does not exist", "", ""},
 		{"a scheduling gate holds the pod", true, func(e *env) {
 			e.podP(func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}} })

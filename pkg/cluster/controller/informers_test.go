@@ -246,12 +246,11 @@ func TestPodInformer_ManyPods_OnlyWantedOnesCached(t *testing.T) {
 				put("p-000", "n1", corev1.PodRunning, false)
 				put("p-001", "n1", corev1.PodRunning, true)
 				put("p-002", "n1", corev1.PodRunning, false)
-				put("p-100", "n1", corev1.PodFailed, true)
 				put("waits", "n2", corev1.PodPending, true)
 				put("new", "n2", corev1.PodPending, false)
 				e.remove("pods", "a/p-200")
 				e.remove("pods", "a/p-201")
-				check("after changes", "a/p-001", "a/p-300", "a/p-400", "a/waits")
+				check("after changes", "a/p-001", "a/p-100", "a/p-300", "a/p-400", "a/waits")
 			})
 		})
 	}

@@ -242,17 +242,43 @@ func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1
 		if err != nil {
 			return nil, err
 		}
-		return watch.Filter(events, func(e watch.Event) (watch.Event, bool) {
-			pod, ok := e.Object.(*corev1.Pod)
-			if !ok || e.Type != watch.Added && e.Type != watch.Modified || keep(pod) {
-				return e, true
-			}
-			added := e.Type == watch.Added
-			e.Type = watch.Deleted // It may have been kept before.
-			return e, !added
-		}), nil
+		w := &podWatch{Interface: events, out: make(chan watch.Event), done: make(chan struct{})}
+		go w.run(keep)
+		return w, nil
 	}
 	return newInformer(lw, client, &corev1.Pod{}, cache.Indexers{}, trim)
+}
+
+// podWatch leaves pods out of a watch. The filter of apimachinery never ends if it is stopped while it sends.
+type podWatch struct {
+	watch.Interface
+	out  chan watch.Event
+	done chan struct{}
+	once sync.Once
+}
+
+func (w *podWatch) ResultChan() <-chan watch.Event { return w.out }
+
+func (w *podWatch) Stop() {
+	w.once.Do(func() { close(w.done) })
+	w.Interface.Stop()
+}
+
+func (w *podWatch) run(keep func(*corev1.Pod) bool) {
+	defer close(w.out)
+	for e := range w.Interface.ResultChan() {
+		if pod, ok := e.Object.(*corev1.Pod); ok && (e.Type == watch.Added || e.Type == watch.Modified) && !keep(pod) {
+			if e.Type == watch.Added {
+				continue
+			}
+			e.Type = watch.Deleted // It may have been kept before.
+		}
+		select {
+		case w.out <- e:
+		case <-w.done:
+			return
+		}
+	}
 }
 
 func newInformer(
