@@ -82,6 +82,8 @@ func TestPolicies_PodsWithNodeName_DeniedIfTheyAskForGPUs(t *testing.T) {
 		matched, denied              bool
 	}{
 		{"a GPU", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1"), "{}", nil, true, true},
+		{"an amount that takes long to compare", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "1e999999999"), "{}", nil, true, true},
+		{"a fraction", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu", "500m"), "{}", nil, true, true},
 		{"a partition", "{}", "nodeName: n1, " + gpus("nvidia.com/mig-1g.10gb", "1"), "{}", nil, true, true},
 		{"a renamed share", "{}", "nodeName: n1, " + gpus("nvidia.com/gpu.shared", "1"), "{}", nil, true, true},
 		{"the class", "{}", "nodeName: n1, " + gpus(class+"gpu.nvidia.com", "1"), "{}", nil, true, true},
