@@ -27,6 +27,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/podevents"
@@ -124,6 +125,7 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(kruntime.NewScheme(), lists)
 	control := controller.New(slicetest.Driver, p.client, controller.Options{
 		Waiting: true, LabelNodes: true, Grace: time.Minute, DemandConfigMap: "demand", Namespace: namespace,
+		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true},
 	})
 	before := live()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(before + mostPeak/2))
