@@ -116,17 +116,23 @@ func attributes() string {
 		"A name without a domain is in the driver's: in CEL, `device.attributes[\"gpu.nvidia.com\"].productName` and " +
 		"`device.capacity[\"gpu.nvidia.com\"].memory`. The driver omits values that NVML and the kernel do not report: " +
 		"a selector asks `has(…)` first, unless the device is of a type that always has it. An unknown value of those is an " +
-		"empty string, `false`, -1, the version `0.0.0` or an amount of 0.\n")
+		"empty string, `false`, -1, the version `0.0.0` or an amount of 0.\n\n" +
+		"The API server allows a device 32 attributes and capacities. Above, a device lacks those with a number in the column " +
+		"*left out*, beginning with 1. Others are never left out.\n")
 	for _, part := range []struct {
 		title    string
 		capacity bool
 	}{{"Attributes", false}, {"Capacities", true}} {
-		b.WriteString("\n## " + part.title + "\n\n| name | type | devices | always on | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n")
+		b.WriteString("\n## " + part.title + "\n\n| name | type | devices | always on | left out | meaning | source |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 		for _, e := range resourceslices.Catalogue() {
 			if e.Capacity != part.capacity {
 				continue
 			}
-			row(&b, "`"+e.Name+"`", e.Type, kinds(e.Devices), kinds(e.Always), e.Meaning, e.Source)
+			leftOut := ""
+			if e.LeftOut > 0 {
+				leftOut = strconv.Itoa(e.LeftOut)
+			}
+			row(&b, "`"+e.Name+"`", e.Type, kinds(e.Devices), kinds(e.Always), leftOut, e.Meaning, e.Source)
 		}
 	}
 	return b.String()

@@ -190,3 +190,31 @@ func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
 		}
 	}
 }
+
+// TestReplicas_RenamedByDefault_SharesRun has a setting whose attribute fills whole GPUs of a large board. The API server refuses devices
+// with more than 32 attributes and capacities.
+func TestReplicas_RenamedByDefault_SharesRun(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set-json", `sharing.config={"version":"v1","sharing":{"timeSlicing":{"renameByDefault":true,`+
+		`"resources":[{"name":"nvidia.com/gpu","replicas":4}]}}}`))
+	must(t, cluster.Eventually(ctx, "renamed shares of all GPUs", 90*time.Second, func(ctx context.Context) (bool, string) {
+		gpus, err := cluster.Devices(ctx, "gpu")
+		n, most := 0, 0
+		for _, d := range gpus {
+			if ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) && ptr.Deref(d.AllowMultipleAllocations, false) {
+				n++
+			}
+			most = max(most, len(d.Attributes)+len(d.Capacity))
+		}
+		return n > 0 && n == len(gpus), fmt.Sprintf("%d of %d, with up to %d attributes and capacities, %v", n, len(gpus), most, err)
+	}))
+	namespace := createNamespace(ctx, t, nil)
+	for _, name := range []string{"first", "second"} {
+		createClaim(ctx, t, namespace, name, "")
+		createPod(ctx, t, namespace, name, name, nil)
+	}
+	waitRunning(ctx, t, namespace, "first")
+	waitRunning(ctx, t, namespace, "second")
+}

@@ -115,7 +115,7 @@ func TestBuild_UnknownValues_OnlyNeededOnesPublished(t *testing.T) {
 }
 
 func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
-	catalogued := map[string]Entry{}
+	catalogued, seenOrder := map[string]Entry{}, map[int]bool{}
 	for _, e := range Catalogue() {
 		if _, ok := catalogued[e.Name]; ok {
 			t.Errorf("%s is in the catalogue twice", e.Name)
@@ -123,6 +123,10 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 		if e.Meaning == "" || e.Source == "" || len(e.Devices) == 0 {
 			t.Errorf("%s is not described", e.Name)
 		}
+		if e.LeftOut != 0 && (len(e.Always) > 0 || seenOrder[e.LeftOut]) {
+			t.Errorf("%s is left out as number %d, and another one too, or devices always have it", e.Name, e.LeftOut)
+		}
+		seenOrder[e.LeftOut] = true
 		catalogued[e.Name] = e
 	}
 	s := node(1)
@@ -135,6 +139,10 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "a1b2", CliqueID: 7}
 	}
 	s.Machine = "DGXH100"
+	// Without these, there is room for what is left out of the others first.
+	spare := s.GPUs[0]
+	spare.PCIAddress, spare.Fabric, spare.MemoryLimits, spare.NUMANode, spare.Class = "0000:f8:00.0", gpu.Fabric{}, false, nil, ""
+	s.GPUs = append(s.GPUs, spare)
 	o := full
 	o.Sharing = sharingtest.Source{OfferOf: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{Replicas: 2, Renamed: true}, g, profile, true)

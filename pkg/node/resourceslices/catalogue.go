@@ -5,6 +5,7 @@ package resourceslices
 
 import (
 	"math"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -28,6 +29,9 @@ type Entry struct {
 	// Always are the kinds of which every device has it, whatever its GPU and driver. An unknown value is published
 	// as the method unknown returns it: a selector that reads an attribute that one device lacks ends every allocation.
 	Always []gpu.Kind
+	// LeftOut is the order in which entries are left out of a device with more than the API allows: 1 is left out first. Entries with 0
+	// are never left out: selectors, classes, labels and readers of slices need them.
+	LeftOut int
 	// Meaning explains the value and when it is missing.
 	Meaning string
 	Source  string
@@ -43,6 +47,28 @@ func Catalogue() []Entry {
 		out = append(out, c.Entry)
 	}
 	return out
+}
+
+// leftOutFirst are the names of the entries that can be left out of a device, in this order.
+var leftOutFirst = func() (names []resourceapi.QualifiedName) {
+	optional := slices.DeleteFunc(Catalogue(), func(e Entry) bool { return e.LeftOut == 0 })
+	slices.SortFunc(optional, func(a, b Entry) int { return a.LeftOut - b.LeftOut })
+	for _, e := range optional {
+		names = append(names, resourceapi.QualifiedName(e.Name))
+	}
+	return names
+}()
+
+// fit leaves entries out of a device until the API server accepts it. Both forms of a device that can be shared later have the same
+// number of entries, so the same are left out of both, and Shareable needs no order.
+func fit(d *resourceapi.Device) {
+	for _, name := range leftOutFirst {
+		if len(d.Attributes)+len(d.Capacity) <= resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+			return
+		}
+		delete(d.Attributes, name)
+		delete(d.Capacity, name)
+	}
 }
 
 type attribute struct {
@@ -148,7 +174,7 @@ var attributes = []attribute{
 	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s attributeSource) string { return versionText(s.driver.CUDA) })},
-	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, Source: "nvmlDeviceGetAddressingMode",
+	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, LeftOut: 8, Source: "nvmlDeviceGetAddressingMode",
 		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Missing if the driver does not report it."},
 		text(func(s attributeSource) string { return s.gpu.AddressingMode })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
@@ -175,10 +201,10 @@ var attributes = []attribute{
 	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
 		Meaning: "The group of GPUs with NVLink between every two, through switches or directly. Use it in matchAttribute. Missing for a GPU without such peers."},
 		text(func(s attributeSource) string { return s.group })},
-	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkState",
+	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, LeftOut: 7, Source: "nvmlDeviceGetNvLinkState",
 		Meaning: "The number of its NVLinks that are up. Missing for a GPU in no NVLink group."},
 		number(func(s attributeSource) (int, bool) { return len(s.gpu.Links), s.group != "" })},
-	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkVersion",
+	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, LeftOut: 1, Source: "nvmlDeviceGetNvLinkVersion",
 		Meaning: "The NVLink generation as NVML numbers it. Missing if NVML does not report it, and for a GPU in no NVLink group."},
 		number(func(s attributeSource) (int, bool) {
 			newest := 0
@@ -303,17 +329,17 @@ var capacities = []capacity{
 			}
 			return n, n > 0
 		}), nil},
-	engines("copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
-	engines("decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
-	engines("encoders", "video encoders", func(p gpu.Profile) int { return p.Encoders }),
-	engines("jpegEngines", "JPEG decoders", func(p gpu.Profile) int { return p.JPEGEngines }),
-	engines("ofaEngines", "optical flow accelerators", func(p gpu.Profile) int { return p.OFAEngines }),
+	engines(5, "copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
+	engines(6, "decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
+	engines(4, "encoders", "video encoders", func(p gpu.Profile) int { return p.Encoders }),
+	engines(3, "jpegEngines", "JPEG decoders", func(p gpu.Profile) int { return p.JPEGEngines }),
+	engines(2, "ofaEngines", "optical flow accelerators", func(p gpu.Profile) int { return p.OFAEngines }),
 }
 
 // engines returns the capacity of one kind of engine, which is 0 for a partition without them.
-func engines(name, what string, of func(gpu.Profile) int) capacity {
+func engines(leftOut int, name, what string, of func(gpu.Profile) int) capacity {
 	return capacity{
-		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, LeftOut: leftOut, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 			Meaning: "The number of " + what + ". Missing for a GPU without MIG, because NVML does not report it."},
 		count(func(s attributeSource) (int, bool) {
 			p := ptr.Deref(s.profile, gpu.Profile{})

@@ -163,6 +163,7 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 	if s.offer != nil {
 		d.AllowMultipleAllocations = new(true)
 	}
+	fit(&d)
 	return d
 }
 
