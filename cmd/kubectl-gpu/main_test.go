@@ -686,6 +686,12 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"stuck partitions": {func(e *env) {
 			e.metrics("plugin", "gpu_dra_stuck_partitions 2\n")
 		}, nil, healthy, 1, "NVML does not destroy 2 partitions of ended claims"},
+		"refused device": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_refused_devices{device=\"gpu-0000-43-00-0\"} 1\n")
+		}, nil, healthy, 2, "n1/gpu-0000-43-00-0   the API server refuses the present form of the device"},
+		"refused slice": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_refused_devices{device=\"\"} 1\n")
+		}, nil, healthy, 2, "the API server refuses slices of the node"},
 		"no right to the proxy": {func(e *env) {
 			e.metrics("plugin", "")
 			e.forbidden[proxyPath("plugin")] = true

@@ -75,6 +75,9 @@ const (
 	// says which devices the node leaves out therefore; upgrade Kubernetes, or name the scheduler's version by
 	// `--scheduler-version`.
 	SchedulerFault Reason = "SchedulerFault"
+	// PublishRefused: the API server, an admission policy or a quota refuses ResourceSlices of the node. Correct the policy or quota that
+	// the message names; devices keep the last form that was accepted, and other devices of the node are published.
+	PublishRefused Reason = "PublishRefused"
 	// InternalFault: the driver has a bug, and continues. Report the stack from the plugin's log.
 	InternalFault Reason = "InternalFault"
 )

@@ -54,8 +54,9 @@ type Metrics struct {
 	requests, prepareErrors, unprepareErrors, publishErrors, recoveries, backgroundErrors, xidErrors *prometheus.CounterVec
 
 	duration                *prometheus.HistogramVec
-	inflight, published     *prometheus.GaugeVec
 	lastPublish, pluginGPUs prometheus.Gauge
+
+	inflight, published, refused *prometheus.GaugeVec
 }
 
 // New creates the metrics and their registry, which also serves the metrics of the process and of Go.
@@ -69,6 +70,7 @@ func New(o Options) *Metrics {
 		prepareErrors:    prepareErrors.counter(r),
 		unprepareErrors:  unprepareErrors.counter(r),
 		published:        publishedDevices.gauge(r),
+		refused:          refusedDevices.gauge(r),
 		lastPublish:      lastPublish.gauge(r).WithLabelValues(),
 		publishErrors:    publishErrors.counter(r),
 		pluginGPUs:       devicePluginGPUs.gauge(r).WithLabelValues(),
@@ -177,12 +179,21 @@ func (m *Metrics) Published(at time.Time, devices map[string]int) {
 	m.lastPublish.Set(float64(at.UnixMilli()) / 1000)
 }
 
+// SetRefused sets the devices whose present form the API server refuses; an empty name is a slice as a whole.
+func (m *Metrics) SetRefused(devices []string) {
+	m.refused.Reset()
+	for _, d := range devices {
+		m.refused.WithLabelValues(d).Set(1)
+	}
+}
+
 // SetDevicePluginGPUs sets the number of GPUs that device plugins of the node serve.
 func (m *Metrics) SetDevicePluginGPUs(gpus int) { m.pluginGPUs.Set(float64(gpus)) }
 
 // Unpublished resets the metrics of publishing, because another instance publishes now.
 func (m *Metrics) Unpublished() {
 	m.published.Reset()
+	m.refused.Reset()
 	m.lastPublish.Set(0)
 }
 
@@ -352,6 +363,8 @@ var (
 		"Unix time of this instance's last successful check or update of the ResourceSlices. It is 0 before the first one and while another instance publishes."}
 	publishErrors = Entry{"gpu_dra_publish_errors_total", "counter", []string{"reason"},
 		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it or an admission policy refuses a slice as invalid, and Failed otherwise."}
+	refusedDevices = Entry{"gpu_dra_refused_devices", "gauge", []string{"device"},
+		"1 for each device of the node whose present form the API server, an admission policy or a quota refuses. Its last accepted form stays, or it is not published. device is empty for a slice as a whole."}
 	quarantinedRecords = Entry{"gpu_dra_quarantined_records", "gauge", nil,
 		"Files of unreadable records that were moved to quarantine for inspection."}
 	recoveries = Entry{"gpu_dra_recoveries_total", "counter", []string{"found", "result"},
@@ -385,7 +398,7 @@ var (
 // Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []Entry {
 	all := slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []Entry{
-		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, lastPublish,
+		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, refusedDevices, lastPublish,
 		publishErrors, recoveries, backgroundErrors, xidErrors, gpuInfo, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
 		devicePluginGPUs, stuckPartitions, migHolders, buildInfo,
 	})

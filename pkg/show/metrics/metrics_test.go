@@ -131,6 +131,7 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 		}, true
 	})
 	observeAll(m)
+	m.SetRefused([]string{"gpu-0000-01-00-0"})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

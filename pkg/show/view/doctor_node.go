@@ -84,6 +84,14 @@ func (d Diagnosis) metrics(out *findings, node string) {
 	if n := samples.value("gpu_dra_device_plugin_gpus"); n != nil && *n > 0 {
 		out.add(Warning, node, "a device plugin serves %.0f GPUs, which this driver does not offer to claims. Remove one of the two from the node", *n)
 	}
+	for _, s := range samples["gpu_dra_refused_devices"] {
+		subject, what := node, "slices of the node"
+		if device := s.Labels["device"]; device != "" {
+			subject, what = node+"/"+device, "the present form of the device"
+		}
+		out.add(Problem, subject, "the API server refuses %s, so claims see the last accepted form, or none. The Event PublishRefused of the node "+
+			"and the plugin's log say why: correct the admission policy or quota, or report it", what)
+	}
 	at := samples.value("gpu_dra_last_publish_timestamp_seconds")
 	if at == nil || !(*at > 0 && *at < 1e11) { // Another instance publishes.
 		return

@@ -7,12 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
@@ -22,10 +18,7 @@ import (
 // that second, it creates them again, and later removes one of each two. The scheduler uses no pool with slices twice.
 func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, pools map[string]resourceslice.Pool) error {
 	client := p.o.Versions.ResourceSlices()
-	selector := fields.Set{
-		resourceapi.ResourceSliceSelectorDriver: p.o.Driver, resourceapi.ResourceSliceSelectorNodeName: p.o.Node,
-	}
-	found, err := client.List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
+	found, err := client.List(ctx, metav1.ListOptions{FieldSelector: p.ownSlices()})
 	if err != nil || len(found.Items) > 0 {
 		return err
 	}
@@ -37,21 +30,14 @@ func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner,
 		return err
 	}
 	owner.UID = node.UID
-	for _, name := range slices.Sorted(maps.Keys(pools)) { // Devices for use come first.
+	for _, name := range sortedNames(pools) { // Devices for use come first.
 		pool := pools[name]
 		for i, s := range pool.Slices {
-			_, err := client.Create(ctx, &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{
-					GenerateName: fmt.Sprintf("%05x-%s-%s-", i, p.o.Driver, p.o.Node),
-					OwnerReferences: []metav1.OwnerReference{{
-						APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(true),
-					}},
-				},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: p.o.Driver, NodeName: &p.o.Node, Devices: s.Devices, SharedCounters: s.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-				},
-			}, metav1.CreateOptions{})
+			slice := p.object(i, name, len(pool.Slices), s)
+			slice.OwnerReferences = []metav1.OwnerReference{{
+				APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(true),
+			}}
+			_, err := client.Create(ctx, slice, metav1.CreateOptions{})
 			if err != nil {
 				return fmt.Errorf("create slice %d of pool %s: %w", i, name, err)
 			}

@@ -66,9 +66,16 @@ type Publisher struct {
 	// reported has the names of the scheduler's faults that were reported. Only Run uses it.
 	reported map[string]bool
 
+	// doubted means that the API server refused a write that it accepted as a dry run, or earlier.
+	doubted atomic.Bool
+
 	mu       sync.Mutex
 	features features
 	desired  []resourceslice.Slice
+	// published are the slices that the controller writes. kept means that they are earlier ones of the API server, because it
+	// refuses the desired ones.
+	published []resourceslice.Slice
+	kept      bool
 }
 
 // builder builds slices; Node implements it.
@@ -220,11 +227,15 @@ func (p *Publisher) pools(slices []resourceslice.Slice) map[string]resourceslice
 	return out
 }
 
-// synced is called when the API server has the desired slices.
+// synced is called when the API server has the published slices. Those that were kept are not up to date.
 func (p *Publisher) synced() {
 	p.mu.Lock()
+	if p.kept {
+		p.mu.Unlock()
+		return
+	}
 	devices := map[string]int{}
-	for _, s := range p.desired {
+	for _, s := range p.published {
 		for _, d := range s.Devices {
 			if kind := d.Attributes["type"].StringValue; kind != nil {
 				devices[*kind]++
@@ -240,6 +251,10 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 	logger := klog.FromContext(ctx)
 	if ctx.Err() != nil {
 		return
+	}
+	if refuses(err) {
+		p.doubted.Store(true)
+		p.triggered.Fire()
 	}
 	var dropped *resourceslice.DroppedFieldsError
 	switch {

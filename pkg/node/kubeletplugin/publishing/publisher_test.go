@@ -478,7 +478,7 @@ func TestHealth_EachStateAndXID_MessageIsShortAndStable(t *testing.T) {
 
 func TestQueue_OnlyMonitorsWritten_NotSynced(t *testing.T) {
 	p := newTestPublisher(t, features{})
-	p.desired, _ = p.node.build(features{})
+	p.published, _ = p.node.build(features{})
 	q := newQueue(p.Publisher)
 	defer q.ShutDown()
 	const synced = `gpu_dra_published_devices{type="gpu"} 1`

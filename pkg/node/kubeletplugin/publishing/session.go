@@ -35,6 +35,15 @@ type session struct {
 // starts with resources: without them it would delete the published slices.
 func (p *Publisher) startSession(ctx context.Context) *session {
 	ctx, cancel := context.WithCancel(ctx)
+	a := &acceptance{p: p}
+	var retry <-chan time.Time
+	accepted := func(wanted *resourceslice.DriverResources) *resourceslice.DriverResources {
+		pools, kept := a.settle(ctx, wanted.Pools)
+		if retry = nil; a.refusing {
+			retry = time.After(askAgain)
+		}
+		return p.settled(pools, kept)
+	}
 	s := &session{cancel: cancel, done: make(chan struct{}), updates: notify.NewNewest[*resourceslice.DriverResources]()}
 	go func() {
 		defer close(s.done)
@@ -43,7 +52,8 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 			return
 		case <-s.updates.Changed:
 		}
-		resources, _ := s.updates.Take()
+		wanted, _ := s.updates.Take()
+		resources := accepted(wanted)
 		owner := &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node}
 		if err := p.createFirst(ctx, owner, resources.Pools); err != nil {
 			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer", "err", err)
@@ -64,9 +74,12 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 			case <-ctx.Done():
 				return
 			case <-s.updates.Changed:
-				if resources, ok := s.updates.Take(); ok {
-					controller.Update(resources)
+				if newest, ok := s.updates.Take(); ok {
+					wanted = newest
+					controller.Update(accepted(wanted))
 				}
+			case <-retry:
+				controller.Update(accepted(wanted))
 			}
 		}
 	}()
