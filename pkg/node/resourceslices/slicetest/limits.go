@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Refusals returns the reasons for which API servers of Kubernetes 1.34 to 1.37 refuse a slice of the driver. test/e2e compares it with
-// a real one.
+// Refusals returns the reasons for which API servers of Kubernetes 1.34 to 1.37 refuse a slice of the driver, by the rules of their
+// validation (k8s.io/kubernetes/pkg/apis/resource/validation).
 func Refusals(spec resourceapi.ResourceSliceSpec) []string {
 	c := refusals{}
 	c.atMost("slice", "counter sets", len(spec.SharedCounters), resourceapi.ResourceSliceMaxCounterSets)
