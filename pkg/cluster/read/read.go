@@ -145,8 +145,13 @@ func ListWatch[L List](c Client[L], selector string) *cache.ListWatch {
 // have one object, or a schema that limits its size.
 func Informer[L List](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
 	lw, trim := ListWatch(c, selector), limited(trim)
-	// A server without streams of objects is asked for pages. The reflector's options would ask for all objects at once.
-	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	lw.ListWithContextFunc = trimmedPages(c, selector, trim, func(runtime.Object) bool { return true })
+	return newInformer(lw, api, of, cache.Indexers{}, trim)
+}
+
+// trimmedPages asks a server without streams of objects for pages. The reflector's options would ask for all objects at once.
+func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc, keep func(runtime.Object) bool) cache.ListWithContextFunc {
+	return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &trimmedList{}
 		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector, Limit: TenantsPageSize}, alone(c.List)) {
 			if err != nil {
@@ -157,6 +162,9 @@ func Informer[L List](api any, c Client[L], selector string, of runtime.Object, 
 				return nil, err
 			}
 			for _, item := range items {
+				if !keep(item) {
+					continue
+				}
 				trimmed, err := trim(item)
 				if err != nil {
 					return nil, err
@@ -169,7 +177,6 @@ func Informer[L List](api any, c Client[L], selector string, of runtime.Object, 
 		}
 		return out, nil
 	}
-	return newInformer(lw, api, of, cache.Indexers{}, trim)
 }
 
 // limited trims an object, and then limits its size. An informer transforms an object of a list or of the first events twice, so
@@ -216,26 +223,15 @@ func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) fu
 	}
 }
 
-// PodInformer follows the selected pods that keep returns true for, trimmed. It lets go of the others page by page, or as they
+// PodInformer is the Informer of the selected pods that keep returns true for. It lets go of the others page by page, or as they
 // arrive, so that a cluster with many pods takes little memory.
 func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc) cache.SharedIndexInformer {
 	all := client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := ListWatch(all, selector)
-	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-		out := &corev1.PodList{}
-		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector}, all.List) {
-			if err != nil {
-				return nil, err
-			}
-			for i := range page.Items {
-				if keep(&page.Items[i]) {
-					out.Items = append(out.Items, page.Items[i])
-				}
-			}
-			out.ResourceVersion = page.ResourceVersion
-		}
-		return out, nil
-	}
+	lw, trim := ListWatch(all, selector), limited(trim)
+	lw.ListWithContextFunc = trimmedPages(all, selector, trim, func(o runtime.Object) bool {
+		pod, ok := o.(*corev1.Pod)
+		return ok && keep(pod)
+	})
 	follow := lw.WatchFuncWithContext
 	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		events, err := follow(ctx, o)
