@@ -26,9 +26,9 @@ const (
 	pluginApp = "nvidia-dra-driver-kubelet-plugin"
 )
 
-// TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack upgrades the driver in the order of its manager's uninstallDriver: pods with
-// claims are evicted (nvDrainNode), none is left (GetGPUResourceClaimHolders), the label changes and the plugin's pod is gone
-// (evictKubeletPlugin), the driver is replaced, the label comes back. Beyond that order, one pod ends while the plugin is away.
+// TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack upgrades the driver in the order of its manager's
+// uninstallDriver. Pods with claims are evicted (nvDrainNode), and none is left (GetGPUResourceClaimHolders). The label changes,
+// and the plugin's pod is gone (evictKubeletPlugin). The driver is replaced, and the label comes back. Beyond that order, one pod ends while the plugin is away.
 func TestDriverUpgrade_LabelOfTheNode_PodsLetGoAndComeBack(t *testing.T) {
 	ctx := testContext(t)
 	label := func(ctx context.Context, value string) {

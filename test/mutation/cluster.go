@@ -546,7 +546,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestReviewPath_ReviewWithoutAnswer_Renews",
 	},
 	{
-		Name: "a path that nobody saw fail stays", File: "pkg/cluster/controller/budgetkeeper.go",
+		Name: "a path whose failure no instance saw stays", File: "pkg/cluster/controller/budgetkeeper.go",
 		Old: "		k.path.Renew()\n", New: "",
 		Package: control, Test: "TestReviewPath_Budgets_LeaderRenewsItRegularly",
 	},

@@ -28,7 +28,7 @@ const (
 	// administrators is the limit for nodes and classes, whose number no tenant chooses. Labels of a node's features take 10 kB.
 	administrators = 64 << 10
 	// consumer and result are the memory of a reference to a consumer and of an allocated device. The API server accepts up to
-	// 256 and 32 in a claim, only the scheduler and administrators write them, and they are no part of the limit.
+	// 256 and 32 in a claim, only the scheduler and administrators write them, and the limit grows with them.
 	consumer, result = 512, 1 << 10
 	// events is the limit for an Event, text the part of a longer message that is kept, and word that of other texts.
 	events, text, word = 8 << 10, 4 << 10, 256
@@ -55,7 +55,7 @@ func Limit(object any) (bytes int, ok bool) {
 	return 0, false
 }
 
-// tooLarge is the kind of marks. A decoded object has the kind of its type or none, so nobody can write a mark.
+// tooLarge is the kind of marks. A decoded object has the kind of its type or none, so no client can write a mark.
 var tooLarge = schema.GroupVersionKind{Group: "gpu-dra-driver", Version: "v1", Kind: "TooLarge"}
 
 // TooLarge reports whether an object is a mark.
@@ -114,7 +114,7 @@ func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return out
 }
 
-// claim keeps the classes of the requests if they fit, and always the devices and the consumers: nobody can hide a GPU.
+// claim keeps the classes of the requests if they fit, and always the devices and the consumers: no tenant can hide a GPU.
 func claim(c *resourceapi.ResourceClaim, limit int) *resourceapi.ResourceClaim {
 	out := &resourceapi.ResourceClaim{ObjectMeta: identity(c.ObjectMeta)}
 	out.Status.ReservedFor = c.Status.ReservedFor

@@ -74,7 +74,7 @@ func TestKeep_LargeClaim_HoldsItsDevices(t *testing.T) {
 	} {
 		out := kept(t, c)
 		if !TooLarge(out) {
-			t.Errorf("%s: it is no mark", name)
+			t.Errorf("%s: it is not a mark", name)
 		}
 		if limit, _ := Limit(out); !fits(out, limit) {
 			t.Errorf("%s: the mark is larger than the limit of %d", name, limit)

@@ -77,8 +77,8 @@ func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 	return nil
 }
 
-// Expiry is the age of a reservation, since the leader first saw it, from which on its claim cannot appear any more: an API server ends a request after a
-// minute by default.
+// Expiry is the age of a reservation, since the leader first saw it, from which on its claim cannot appear any more. An API server
+// ends a request after a minute by default.
 const Expiry = 90 * time.Second
 
 // Counted are the claims of a namespace, from a cache or a list.
@@ -89,7 +89,7 @@ type Counted struct {
 	Version string
 	// Gone has the UIDs of old reservations whose claim does not exist, as a request found after their expiry.
 	Gone map[types.UID]bool
-	// Ages tells which reservations are old.
+	// Ages shows which reservations are old.
 	Ages Ages
 }
 
@@ -105,7 +105,7 @@ type sighting struct {
 
 func sightingOf(r v1alpha1.Reservation) sighting { return sighting{r.UID, r.Since.UnixMicro()} }
 
-// Next returns the ages after a look at the budget.
+// Next returns the ages after a read of the budget.
 func (a Ages) Next(b *v1alpha1.GPUBudget, now time.Time) Ages {
 	out := make(Ages, len(b.Status.Reservations))
 	for _, r := range b.Status.Reservations {

@@ -44,7 +44,7 @@ type budgetKeeper struct {
 	// costs has the last known cost of claims. It counts on while no node publishes their devices.
 	costs  map[types.UID]lastCost
 	forgot time.Time
-	// ages are those of the reservations of each namespace. renewed is when the path of reviews was last renewed.
+	// ages has the ages of reservations by namespace. renewed is when the path of reviews was last renewed.
 	ages    map[string]budget.Ages
 	renewed time.Time
 }

@@ -72,7 +72,7 @@ func NewReviewPath(client kubernetes.Interface, driver, configuration string) *R
 	return &ReviewPath{
 		client: client, driver: driver, configName: configuration, changed: make(chan struct{}, 1), accepted: map[string]time.Time{},
 		configs: read.Informer(client, configs, only, &admissionv1.ValidatingWebhookConfiguration{}, nil),
-		wanted:  true, // While no instance ran, API servers have told the path in errors.
+		wanted:  true, // While no instance ran, API servers have shown the path in errors.
 	}
 }
 

@@ -205,7 +205,7 @@ func TestReviewPath_Restart_NoReviewIsRefused(t *testing.T) {
 			pass(100 * time.Millisecond)
 		}
 		if e.reviewPath(t) == before {
-			t.Error("the path was not renewed, and API servers told it in errors while no instance ran")
+			t.Error("the path was not renewed, and API servers showed it in errors while no instance ran")
 		}
 	})
 }

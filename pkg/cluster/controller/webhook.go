@@ -30,7 +30,7 @@ const (
 
 // Webhooks returns the handlers of the webhooks by path: one denies errors, another one only warns of them. Both deny
 // unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
-// budgets is nil. It writes, so it answers API servers only. The others change nothing, whoever asks.
+// budgets is nil. It writes, so it answers API servers only. The others change nothing for any client.
 func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
 	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A review of a
 	// budget also waits for the API server, and takes no turn.

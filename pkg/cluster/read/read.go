@@ -203,7 +203,7 @@ type trimmedList struct {
 	Items []runtime.Object
 }
 
-// DeepCopyObject returns the list itself: nobody changes it.
+// DeepCopyObject returns the list itself, which no reader changes.
 func (l *trimmedList) DeepCopyObject() runtime.Object { return l }
 
 // pages has one element while a page is read. All informers of a process start at once, and the memory of one page each would be
@@ -245,7 +245,7 @@ func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1
 	return newInformer(lw, client, &corev1.Pod{}, cache.Indexers{}, trim)
 }
 
-// podWatch leaves pods out of a watch. The filter of apimachinery never ends if it is stopped while it sends.
+// podWatch leaves pods out of a watch. The filter of `k8s.io/apimachinery` never ends if it is stopped while it sends.
 type podWatch struct {
 	watch.Interface
 	out  chan watch.Event

@@ -38,8 +38,8 @@ func ResourcesOf(classes []*resourceapi.DeviceClass) Resources {
 	return out
 }
 
-// Class returns the class of which a pod gets devices for a resource, or nil. The resources of a kubelet, such as cpu, have
-// none.
+// Class returns the class of which a pod gets devices for a resource, or nil. The resources of a kubelet, such as `cpu`,
+// have none.
 func (r Resources) Class(name corev1.ResourceName) *resourceapi.DeviceClass {
 	if all := r[name]; len(all) > 0 {
 		return all[0]

@@ -4,7 +4,7 @@
 // Package unclaimed finds pods that have a node, and no device for an extended resource that they ask for.
 //
 // The scheduler makes the claim for extended resources, and writes its name and requests into the pod's status before it
-// binds the pod. It is no race if they are missing. A pod with spec.nodeName, or one that another scheduler binds, has none. The
+// binds the pod. So a pod without them does not wait for them. A pod with spec.nodeName, or one that another scheduler binds, has none. The
 // kubelet leaves out resources that its node does not count, so it starts the pod without a device.
 package unclaimed
 

@@ -328,7 +328,7 @@ func TestKeeper_TooLargeToJudge_SaysUndecided(t *testing.T) {
 				pass(3 * time.Minute)
 				e.only("Undecided, because this is too large for the controller's memory: "+c.says, "`kubectl gpu why p -n team-a` shows more")
 				if len(e.wakes) != 0 {
-					t.Errorf("the scheduler was woken at %v for devices that nobody knows", e.wakes)
+					t.Errorf("the scheduler was woken at %v for unknown devices", e.wakes)
 				}
 			})
 		})

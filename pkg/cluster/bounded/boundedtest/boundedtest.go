@@ -32,9 +32,8 @@ const many = 3_000
 // huge is a text as long as an object can be.
 var huge = strings.Repeat("x", Stored)
 
-// Check gives each informer that owner has in a field the largest objects of its kind. After the transformation of the informer,
-// and after a second one, as of an object that was listed, each is at most as large as its limit, has its identity and says that
-// it was cut. Informers of the kinds in exempt, such as *v1.Secret, have no limit.
+// Check gives each informer that owner has in a field the largest objects of its kind. The informer transforms each, and then
+// once more, as an object that was listed. Each is at most as large as its limit, has its identity and says that it was cut. Informers of the kinds in exempt, such as *v1.Secret, have no limit.
 func Check(t *testing.T, owner any, exempt ...string) {
 	t.Helper()
 	found := 0

@@ -40,7 +40,7 @@ const (
 	// servedGrace is the time for which a GPU stays served after the last answer with it. After its own restart, and after a
 	// device plugin's, the kubelet lists no devices until the device plugin has registered again. It waits as long itself
 	// (endpointStopGracePeriod). For a GPU that an earlier process knew as served, the time begins once the kubelet answers
-	// and a scan has the GPU: before NVIDIA's driver is loaded, no device plugin can register it.
+	// and a scan has the GPU. Before NVIDIA's driver is loaded, no device plugin can register it.
 	servedGrace = 5 * time.Minute
 	// silentLimit is the time without an answer before an Event, since a starting kubelet is silent for a moment. silentRepeat
 	// is the pause between such Events, which the API server keeps for an hour.
@@ -76,10 +76,10 @@ type DevicePlugins struct {
 	answered chan struct{}
 
 	// Only poll uses these. stored are the resources in the records, nil until they were read. silent is the time of the first
-	// poll without an answer since the last answer, and told that of the last report.
-	stored       map[string]string
-	answers      int
-	silent, told time.Time
+	// poll without an answer since the last answer, and reported that of the last report.
+	stored           map[string]string
+	answers          int
+	silent, reported time.Time
 
 	mu     sync.Mutex
 	known  bool
@@ -149,7 +149,7 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 		return
 	}
 	d.answers++
-	d.silent, d.told = time.Time{}, time.Time{}
+	d.silent, d.reported = time.Time{}, time.Time{}
 	now := d.take(served)
 	d.o.Metrics.SetDevicePluginGPUs(len(now))
 	d.save(ctx, now)
@@ -262,10 +262,10 @@ func (d *DevicePlugins) reportSilence(err error) {
 	if d.silent.IsZero() {
 		d.silent = now
 	}
-	if now.Sub(d.silent) < silentLimit || !d.told.IsZero() && now.Sub(d.told) < silentRepeat {
+	if now.Sub(d.silent) < silentLimit || !d.reported.IsZero() && now.Sub(d.reported) < silentRepeat {
 		return
 	}
-	d.told = now
+	d.reported = now
 	effect := "no GPU is published, and no new claim is prepared, until it answers"
 	if d.answers > 0 {
 		effect = "its last answer stays valid"

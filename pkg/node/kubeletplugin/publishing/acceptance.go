@@ -47,7 +47,7 @@ const (
 type acceptance struct {
 	p      *Publisher
 	seeded bool
-	// answers are those of this update by the content of a slice, before those of the last one.
+	// answers has the answers of this update by the content of a slice, before has those of the last one.
 	answers, before map[[sha256.Size]byte]answer
 	cleared         time.Time
 	// refusing means that the last answers had a refusal.
@@ -305,7 +305,7 @@ func (a *acceptance) published(ctx context.Context) (map[string]resourceslice.Po
 	return out, nil
 }
 
-// report writes an Event on the Node about the refusals, and sets the metric that kubectl gpu doctor and the alert read.
+// report writes an Event on the Node about the refusals, and sets the metric that `kubectl gpu doctor` and the alert read.
 func (a *acceptance) report(refused []refusal) {
 	var devices []string
 	for _, r := range refused {

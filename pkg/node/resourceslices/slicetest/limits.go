@@ -166,7 +166,7 @@ func (c *refusals) policy(subject string, shareable bool, capacity resourceapi.D
 		}
 	}
 	if !found {
-		c.add(subject, "the default %s is no valid value", p.Default.String())
+		c.add(subject, "the default %s is not a valid value", p.Default.String())
 	}
 	r := p.ValidRange
 	if r == nil {
