@@ -267,7 +267,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a new process does not know what device plugins served", File: "pkg/node/kubeletplugin/podresources/deviceplugins.go",
-		Old: "		d.seen[address] = sighting{resource: resource}\n", New: "",
+		Old: "for address, resource := range stored {", New: "for address, resource := range map[string]string(nil) {",
 		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestDevicePlugins_NewProcess_NoAnswerIsNotAbsent",
 	},
 	{
