@@ -6,10 +6,12 @@ package admission
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -31,12 +33,12 @@ import (
 )
 
 // newView is the view of a cluster with the given machines and the chart's classes.
-func newView(t testing.TB, timeout time.Duration, makes ...string) *ClusterView {
+func newView(t testing.TB, searchFor time.Duration, makes ...string) *ClusterView {
 	t.Helper()
-	return newViewOf(t, timeout, sharing.Settings{}, makes...)
+	return newViewOf(t, searchFor, sharing.Settings{}, makes...)
 }
 
-func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, makes ...string) *ClusterView {
+func newViewOf(t testing.TB, searchFor time.Duration, settings sharing.Settings, makes ...string) *ClusterView {
 	t.Helper()
 	shapes, pools := &pool.Shapes{}, []pool.Pool{}
 	for i, profile := range makes {
@@ -80,7 +82,7 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 		}
 	}
 	v := NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}, pools)
-	v.Timeout = timeout
+	v.SearchFor, v.reviewFor = searchFor, patient
 	return v
 }
 
@@ -576,7 +578,7 @@ func FuzzReview(f *testing.F) {
 // BenchmarkReview reviews in a cluster whose nodes are all alike, and in one with nodes of every make.
 func BenchmarkReview(b *testing.B) {
 	for cluster, makes := range map[string][]string{"alike": {"hgx-h100"}, "every make": profiles.Names()} {
-		v := newView(b, searchTimeout, makes...)
+		v := newView(b, searchFor, makes...)
 		for name, object := range map[string]string{
 			"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
 			"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),
@@ -655,28 +657,48 @@ func newModels(t testing.TB, models int) *ClusterView {
 		pools = append(pools, pool.Of(all))
 	}
 	v = NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: v.Classes}, pools)
-	v.Timeout = time.Minute
+	v.SearchFor, v.reviewFor = patient, patient
 	return v
 }
 
-// TestReview_CutShort_NextOneKnowsTheResult has reviews without time for a search.
-func TestReview_CutShort_NextOneKnowsTheResult(t *testing.T) {
-	v := newView(t, time.Nanosecond, "hgx-h100")
+// TestReview_CutShort_NextOneSearchesAgain has a review without time for a search.
+func TestReview_CutShort_NextOneSearchesAgain(t *testing.T) {
+	v := newView(t, 0, "hgx-h100")
 	r := asked(t, of("gpu.nvidia.com", ", count: 9"))
-	if got := Review(t.Context(), v, r, Options{}); !got.Allowed || !slices.Contains(got.Warnings, CutShort) {
+	if got := Review(t.Context(), v, r, Options{}); !got.Allowed || !slices.Equal(got.Warnings, []string{CutShort}) {
 		t.Fatalf("the first review is not cut short: %q", got.Warnings)
 	}
-	ended := time.After(time.Minute)
-	for {
-		got := Review(t.Context(), v, r, Options{})
-		if slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, "it asks for 9 devices; no node") }) {
-			return
-		}
-		select {
-		case <-ended:
-			t.Fatalf("no later review has the result: %q", got.Warnings)
-		case v.finishing <- struct{}{}: // The search has ended.
-			<-v.finishing
-		}
+	v.SearchFor = patient
+	if got := Review(t.Context(), v, r, Options{}); len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "it asks for 9 devices; no node") {
+		t.Errorf("the next review has %q", got.Warnings)
 	}
+}
+
+// TestReview_ManyCombinations_IsCutShort has a claim for ten of eight GPUs in two requests. The allocator tries them in every
+// order, which takes seconds.
+func TestReview_ManyCombinations_IsCutShort(t *testing.T) {
+	v := newView(t, searchFor, "hgx-h100")
+	const five = "exactly: {deviceClassName: gpu.nvidia.com, count: 5}"
+	r := asked(t, claim("  requests: [{name: a, "+five+"}, {name: b, "+five+"}]"))
+	if got := Review(t.Context(), v, r, Options{Binding: true, DenyUnsatisfiable: true}); !got.Allowed || !slices.Equal(got.Warnings, []string{CutShort}) {
+		t.Errorf("allowed %v, warnings %q", got.Allowed, got.Warnings)
+	}
+}
+
+// TestLimited_NoProcessor_EndsByTheWall has a review that waits all the time, as on a busy machine.
+func TestLimited_NoProcessor_EndsByTheWall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := NewClusterView("gpu.nvidia.com", ask.Asker{}, nil)
+		ctx, cancel := v.limited(t.Context(), 0)
+		defer cancel()
+		time.Sleep(reviewFor * 9 / 10)
+		if ctx.Err() != nil {
+			t.Errorf("it ended early by %v", context.Cause(ctx))
+		}
+		time.Sleep(reviewFor / 10)
+		synctest.Wait()
+		if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			t.Errorf("it ended by %v", context.Cause(ctx))
+		}
+	})
 }

@@ -50,6 +50,8 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	if known && !o.DenyUnsatisfiable {
 		return r
 	}
+	ctx, cancel := v.limited(ctx, 0)
+	defer cancel()
 	text, sure := v.unsatisfiable(ctx, spec, requests)
 	r.cut = !sure
 	switch {
@@ -62,6 +64,7 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 		v.growing(ctx, &r, requests)
 		v.shares(&r, requests, chosen)
 	}
+	r.cut = r.cut || ctx.Err() != nil
 	return r
 }
 

@@ -109,7 +109,7 @@ func TestReview_OneNodePublishesAnything_CorrectObjectsAreAllowed(t *testing.T) 
 			all = append(all, new((&pool.Shapes{}).Trim(s)))
 		}
 		v := NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: good.Classes}, slices.Concat([]pool.Pool{pool.Of(all)}, good.pools))
-		v.Timeout = patient
+		v.SearchFor, v.reviewFor = patient, patient
 		for name, object := range correct {
 			r := Review(t.Context(), v, asked(t, object), deny)
 			if !r.Allowed {

@@ -80,7 +80,7 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", v.driver, driver)))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
+	ctx, cancel := v.limited(ctx, evaluateFor)
 	defer cancel()
 	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
 	if text := v.failingHere(ctx, class.Spec.Selectors); text != "" && len(r.Errors) == 0 {
@@ -118,8 +118,8 @@ func (v *ClusterView) checkResourceName(r *result, class *resourceapi.DeviceClas
 	}
 }
 
-// evaluationTimeout limits the evaluation of selectors: expressions can be slow, and clusters can have many shapes.
-const evaluationTimeout = 100 * time.Millisecond
+// evaluateFor is the processor time for the selectors of a class: expressions can be slow, and clusters can have many shapes.
+const evaluateFor = 100 * time.Millisecond
 
 // concerns reports whether selectors are about this driver's devices: they name the driver or read its attributes.
 func (v *ClusterView) concerns(expressions []string) bool {
@@ -274,7 +274,7 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 // Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none. After
 // the time limit it returns an error; each attempt continues where the last one ended.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
+	ctx, cancel := v.limited(ctx, evaluateFor)
 	defer cancel()
 	if errs := v.failing(ctx, class.Spec.Selectors); len(errs) > 0 {
 		return ClassStatus{ClassInvalid, errs[0].Error()}, nil

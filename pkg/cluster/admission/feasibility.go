@@ -17,18 +17,31 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations.
-const searchTimeout = 25 * time.Millisecond
+// Limits of a review. The allocator takes long if it must try many combinations, so its processor time is limited. On a busy
+// machine that time takes longer, and the API server waits for two seconds.
+const (
+	searchFor = 25 * time.Millisecond
+	reviewFor = time.Second
+)
+
+// limited returns a context that ends by the limits of a review. The processor time is at least the given one.
+func (v *ClusterView) limited(ctx context.Context, processorTime time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeout(ctx, max(v.SearchFor, v.reviewFor))
+	ctx, cancel := ask.WithProcessorTime(ctx, max(v.SearchFor, processorTime))
+	return ctx, func() {
+		cancel()
+		stop()
+	}
+}
 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
 // names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the
-// time limit, sure is false.
+// context's end, sure is false.
 func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) (text string, sure bool) {
 	if len(v.pools) == 0 || len(requests) == 0 {
 		return "", true
@@ -53,41 +66,12 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	if known, ok := v.feasible.Get(key); ok {
 		return known.(string), true
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
-	defer cancel()
 	text = v.search(ctx, ours, requests)
 	if ctx.Err() != nil { // Even a negative result may not name the right cause.
-		v.finish(key, ours, requests)
 		return "", false
 	}
 	v.feasible.Add(key, text)
 	return text, true
-}
-
-// finishTimeout is the limit of a search that goes on after its review was answered.
-const finishTimeout = 10 * time.Second
-
-// finish goes on with a search, so that the next review of an alike claim has its result. On a loaded machine the time of a
-// review can pass without work. One search goes on at a time.
-func (v *ClusterView) finish(key string, ours resourceapi.DeviceClaim, requests []request) {
-	select {
-	case v.finishing <- struct{}{}:
-	default:
-		return
-	}
-	go func() {
-		defer func() { <-v.finishing }()
-		defer func() {
-			if problem := recover(); problem != nil { // The review that began it is answered.
-				klog.Background().Error(fmt.Errorf("%v", problem), "Search for a claim's devices failed")
-			}
-		}()
-		ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
-		defer cancel()
-		if text := v.search(ctx, ours, requests); ctx.Err() == nil {
-			v.feasible.Add(key, text)
-		}
-	}()
 }
 
 // question is equal for claims with equal requests and classes, because many claims are alike.
@@ -147,10 +131,8 @@ func (v *ClusterView) elsewhere(expressions []string) bool {
 
 // growing warns of requests that wait until nodes publish more devices.
 func (v *ClusterView) growing(ctx context.Context, r *result, requests []request) {
-	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
-	defer cancel()
 	for _, q := range requests {
-		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups", gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) {
+		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups", gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) && ctx.Err() == nil {
 			r.warn("request %s: nodes publish no %s now, and some while the claim waits, "+
 				"unless their settings exclude them (chart value publish)", q.Name, what)
 		}

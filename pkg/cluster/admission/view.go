@@ -28,8 +28,10 @@ type ClusterView struct {
 	empty []*ask.Node
 	// OnDemand means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
 	OnDemand bool
-	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
-	Timeout time.Duration
+	// SearchFor is the processor time of a search for a node that satisfies a claim. The default is for reviews of the API server.
+	SearchFor time.Duration
+	// reviewFor is the least limit of a review by the wall.
+	reviewFor time.Duration
 
 	// here are the names that devices of the cluster have. names also has the names that devices elsewhere have.
 	// values are the values of the attributes in chosen.
@@ -45,16 +47,14 @@ type ClusterView struct {
 	probes []probe
 	// feasible caches the results of the search, by question.
 	feasible *lru.Cache
-	// finishing has an element while a search goes on that a review did not wait for.
-	finishing chan struct{}
 }
 
 // NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
 // unknown, and no review warns of missing ones.
 func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterView {
 	v := &ClusterView{
-		Asker: asker, driver: driver, pools: pools, Timeout: searchTimeout,
-		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256), finishing: make(chan struct{}, 1),
+		Asker: asker, driver: driver, pools: pools, SearchFor: searchFor, reviewFor: reviewFor,
+		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256),
 	}
 	for _, p := range pools {
 		v.empty = append(v.empty, ask.Empty(p))

@@ -5,7 +5,8 @@
 // selector? Can a node allocate claims? What keeps a request from a device? Admission and people's questions use the same
 // answers, so they never disagree.
 //
-// Trap: the allocator takes long if it must try many combinations, so each question needs a context with a limit.
+// Trap: the allocator takes long if it must try many combinations, so each question needs a context with a limit:
+// WithProcessorTime.
 package ask
 
 import (

@@ -30,6 +30,7 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/budget"
 )
 
@@ -73,7 +74,9 @@ func (b *Budgets) count() *budget.Counter {
 
 // Limits of a review. The API server waits five seconds.
 const (
+	// countFor is the processor time in which the cost of a claim is counted, and costWithin its time by the wall.
 	countFor   = time.Second
+	costWithin = 2 * time.Second
 	reserveFor = 4 * time.Second
 	attempts   = 12
 	// countedWithin is the time that a review waits for the first count of a new or changed budget, by reading it every
@@ -131,8 +134,18 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 	return answer
 }
 
+// limited returns a context that ends by the limits of a count.
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithTimeout(ctx, costWithin)
+	ctx, cancel := ask.WithProcessorTime(ctx, countFor)
+	return ctx, func() {
+		cancel()
+		stop()
+	}
+}
+
 func (b *Budgets) largest(ctx context.Context, devices resourceapi.DeviceClaim) (budget.Charge, error) {
-	ctx, cancel := context.WithTimeout(ctx, countFor)
+	ctx, cancel := limited(ctx)
 	defer cancel()
 	return b.count().Largest(ctx, devices)
 }
@@ -218,7 +231,7 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {
 		return budget.Refused(fmt.Sprintf("the object cannot be read as a pod: %v", err))
 	}
-	short, cancel := context.WithTimeout(ctx, countFor)
+	short, cancel := limited(ctx)
 	defer cancel()
 	cost, failed := b.count().Pod(short, pod.Spec)
 	for _, c := range pod.Spec.ResourceClaims {

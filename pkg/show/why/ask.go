@@ -188,8 +188,8 @@ func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceap
 func (a *asker) allocate(ctx context.Context, n *ask.Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
 	ask.Outcome, string,
 ) {
-	// A call needs about 0.2 ms for a node unless it must try many combinations, or the machine has no processor for it.
-	ctx, cancel := context.WithTimeout(ctx, a.Limit/time.Duration(a.questions))
+	// A call needs about 0.2 ms for a node unless it must try many combinations.
+	ctx, cancel := ask.WithProcessorTime(ctx, a.Limit/time.Duration(a.questions))
 	defer cancel()
 	return a.Allocate(ctx, n, released, claims)
 }
@@ -250,7 +250,7 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 		}
 	}
 	view := admission.NewClusterView(a.Driver, a.Asker, pools)
-	view.Timeout, view.OnDemand = a.Limit, onDemand
+	view.SearchFor, view.OnDemand = a.Limit, onDemand
 	return view
 }
 
