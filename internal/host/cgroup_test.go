@@ -4,6 +4,7 @@
 package host_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,7 +15,23 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// TestCgroups_VersionTwo_IsFound mounts cgroups in a mount namespace of one thread, which ends with the thread.
+// inMounts calls a function in a mount namespace of one thread, which ends with the thread: a killed test leaves no mount.
+func inMounts(do func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // It is never unlocked, so the thread ends with the goroutine.
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = do()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
 func TestCgroups_VersionTwo_IsFound(t *testing.T) {
 	sys := t.TempDir()
 	dir := filepath.Join(sys, "fs/cgroup")
@@ -27,22 +44,14 @@ func TestCgroups_VersionTwo_IsFound(t *testing.T) {
 	if got := host.Cgroups(sys); got != "" {
 		t.Errorf("on another file system: %q", got)
 	}
-	found := make(chan any)
-	go func() {
-		runtime.LockOSThread() // It is never unlocked, so the thread ends with the goroutine.
-		for _, step := range []func() error{
-			func() error { return unix.Unshare(unix.CLONE_NEWNS) },
-			func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
-			func() error { return unix.Mount("none", dir, "cgroup2", 0, "") },
-		} {
-			if err := step(); err != nil {
-				found <- err
-				return
-			}
+	err := inMounts(func() error {
+		err := unix.Mount("none", dir, "cgroup2", 0, "")
+		if got := host.Cgroups(sys); err == nil && got != dir {
+			err = fmt.Errorf("%q, want %s", got, dir)
 		}
-		found <- host.Cgroups(sys)
-	}()
-	if got := <-found; got != dir {
-		t.Errorf("%v, want %s", got, dir)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -95,18 +95,22 @@ func TestSetNotes_KilledBeforeTruncate_ReadsNewLines(t *testing.T) {
 
 // TestSetNotes_DiskTakesPart_LeavesNone: some of the lines could pass for all of them.
 func TestSetNotes_DiskTakesPart_LeavesNone(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("notes", dir, "tmpfs", 0, "size=4k"); err != nil { // It needs root, as the driver does.
+	at := t.TempDir()
+	var disk *os.File // It keeps the file system, which is mounted nowhere once the thread has ended.
+	err := inMounts(func() error {
+		err := unix.Mount("notes", at, "tmpfs", 0, "size=4k") // It needs root, as the driver does.
+		if err == nil {
+			disk, err = os.Open(at)
+		}
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer disk.Close()
 	h := host.New(host.Options{})
-	t.Cleanup(func() {
-		h.Close()
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	l := lock(t, h, filepath.Join(dir, "l"))
+	t.Cleanup(h.Close)
+	l := lock(t, h, fmt.Sprintf("/proc/self/fd/%d/l", disk.Fd()))
 	lines := []string{"boot"}
 	for n := range 100 {
 		lines = append(lines, fmt.Sprintf("%036d", n))

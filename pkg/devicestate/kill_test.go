@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claim/record"
@@ -36,6 +37,25 @@ func victim(t *testing.T, dir string) {
 	t.Fatal("not killed:", err)
 }
 
+// startVictim starts a process that prepares claim a, and returns when it has stopped before an operation.
+func startVictim(e *devicestatetest.Env, label host.Label) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestPrepare_ProcessKilled_LocksReleasedAndUndone$")
+	cmd.Env = append(os.Environ(), victimDir+"="+e.Dir, victimDir+"_AT="+string(label))
+	out, err := cmd.StdoutPipe()
+	e.Must(err)
+	e.Must(cmd.Start())
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "holding" {
+	}
+	return cmd
+}
+
+func TestMain(m *testing.M) { boxtest.Main(m) }
+
+func TestMain_Killed_LeavesNothing(t *testing.T) {
+	boxtest.CheckKilled(t, func() { startVictim(devicestatetest.New(t), record.LabelIntent) })
+}
+
 // TestPrepare_ProcessKilled_LocksReleasedAndUndone runs Prepare for one GPU in two operating system processes, and kills
 // the one that has the locks with SIGKILL.
 func TestPrepare_ProcessKilled_LocksReleasedAndUndone(t *testing.T) {
@@ -46,14 +66,7 @@ func TestPrepare_ProcessKilled_LocksReleasedAndUndone(t *testing.T) {
 	for _, label := range []host.Label{record.LabelIntent, "test.apply", "spec.write", record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
 			e := devicestatetest.New(t)
-			cmd := exec.Command(os.Args[0], "-test.run=^TestPrepare_ProcessKilled_LocksReleasedAndUndone$")
-			cmd.Env = append(os.Environ(), victimDir+"="+e.Dir, victimDir+"_AT="+string(label))
-			out, err := cmd.StdoutPipe()
-			e.Must(err)
-			e.Must(cmd.Start())
-			lines := bufio.NewScanner(out)
-			for lines.Scan() && lines.Text() != "holding" {
-			}
+			cmd := startVictim(e, label)
 			p := e.Start()
 			e.Claim("b", "0")
 			waiting := make(chan error, 1)
@@ -66,7 +79,7 @@ func TestPrepare_ProcessKilled_LocksReleasedAndUndone(t *testing.T) {
 			if early == nil {
 				t.Error("two processes prepared one GPU")
 			}
-			err = <-waiting
+			err := <-waiting
 			findings, recoverErr := p.Recover(context.Background())
 			e.Must(recoverErr)
 			left := 1

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/driverprogram"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 		_ = c.Close()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	boxtest.Main(m)
 }
 
 // env is a daemon in this process, for GPU 0 of a machine.

@@ -15,9 +15,11 @@ import (
 
 var built struct {
 	once sync.Once
-	dir  string
 	err  error
 }
+
+// builtBefore has the directory for the processes that a test starts: they need not build the same again.
+const builtBefore = "SIMTEST_BUILT"
 
 // withBinaries calls use with the simulator's built library and nvidia-smi. They are in the module's bin/sim, where
 // the go command keeps them while they are up to date. A lock excludes other test binaries.
@@ -39,7 +41,14 @@ func withBinaries(use func(library, smi string) error) error {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
-	built.once.Do(func() { built.dir, built.err = dir, build(module, dir) })
+	built.once.Do(func() {
+		if os.Getenv(builtBefore) == dir {
+			return
+		}
+		if built.err = build(module, dir); built.err == nil {
+			built.err = os.Setenv(builtBefore, dir)
+		}
+	})
 	if built.err != nil {
 		return built.err
 	}

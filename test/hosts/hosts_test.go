@@ -19,6 +19,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
@@ -37,8 +38,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, supervisor.Enter(os.Args[2:]))
 		os.Exit(1)
 	}
-	flag.Parse()
-	os.Exit(m.Run())
+	boxtest.Main(m)
 }
 
 // host is a simulated machine. The product gets driverRoot as its driver root.
@@ -232,6 +232,52 @@ func (h *host) check(edits specs.ContainerEdits, nodes ...string) error {
 	return nil
 }
 
+// daemon starts an MPS daemon in a directory. stop ends it, also after an error.
+func (h *host) daemon(ctx context.Context, dir string) (want mpsd.Daemon, stop func(), err error) {
+	stop = func() {}
+	s, err := supervisor.New(h.t.Context(), supervisor.Options{
+		Dir: dir, Root: h.driverRoot, Shm: "1M", BootID: "boot", Log: log.New(io.Discard, "", 0),
+		Filesystems: hosttest.Filesystems(h.t, h.selinux),
+	})
+	if err != nil {
+		return want, stop, wrong{err}
+	}
+	serving, end := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(serving) }()
+	client := mpsd.NewClient(filepath.Join(dir, mpsd.SocketName))
+	want = mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: h.gpu.UUID, MemoryLimit: new(uint64(1 << 30))}
+	stop = func() {
+		if err := client.Stop(ctx, want.Name); err != nil {
+			h.t.Error(err)
+		}
+		end()
+		<-served
+		s.Close()
+	}
+	for {
+		if _, err := client.List(ctx, ""); err == nil {
+			break
+		}
+		select {
+		case err := <-served:
+			served <- err
+			return want, stop, wrong{err}
+		case <-time.After(time.Millisecond):
+		}
+	}
+	_, err = client.Ensure(ctx, want)
+	return want, stop, err
+}
+
+func TestMain_Killed_LeavesNothing(t *testing.T) {
+	boxtest.CheckKilled(t, func() {
+		if _, _, err := newHost(t, nil).daemon(t.Context(), filepath.Join(t.TempDir(), "mps")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // share starts an MPS daemon, and a client of it.
 func (h *host) share() error {
 	if _, err := h.edits(nil); err != nil {
@@ -241,39 +287,13 @@ func (h *host) share() error {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	defer h.remove(base)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
 	dir, inside := filepath.Join(base, "mps"), filepath.Join(base, "container")
-	s, err := supervisor.New(h.t.Context(), supervisor.Options{
-		Dir: dir, Root: h.driverRoot, Shm: "1M", BootID: "boot", Log: log.New(io.Discard, "", 0),
-		Filesystems: hosttest.Filesystems(h.t, h.selinux),
-	})
+	want, stop, err := h.daemon(ctx, dir)
+	defer stop()
 	if err != nil {
-		return wrong{err}
-	}
-	ctx, stop := context.WithTimeout(h.t.Context(), time.Minute)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	client := mpsd.NewClient(filepath.Join(dir, mpsd.SocketName))
-	want := mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: h.gpu.UUID, MemoryLimit: new(uint64(1 << 30))}
-	defer func() {
-		if err := client.Stop(ctx, want.Name); err != nil {
-			h.t.Error(err)
-		}
-		stop()
-		<-served
-		s.Close()
-		h.remove(base)
-	}()
-	for {
-		if _, err := client.List(ctx, ""); err == nil {
-			break
-		}
-		select {
-		case err := <-served:
-			return wrong{err}
-		case <-time.After(time.Millisecond):
-		}
-	}
-	if _, err = client.Ensure(ctx, want); err != nil {
 		return err
 	}
 	for _, mounted := range []string{"pipe", "shm"} {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	boxtest.Main(m)
 }
 
 func TestCUDA_SeveralProcesses_EndWithTheFirst(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
 	"gpu-dra-driver/sim/engine"
@@ -237,6 +238,20 @@ func (p *plugin) keeps(all map[string]*drapb.Claim, want prepared) {
 	if d := cmp.Diff(want, got, protocmp.Transform()) + cmp.Diff(before, p.m.used()); d != "" {
 		p.m.t.Errorf("prepared again by another version, claims changed (-before +after):\n%s", d)
 	}
+}
+
+func TestMain(m *testing.M) { boxtest.Main(m) }
+
+func TestMain_Killed_LeavesNothing(t *testing.T) {
+	boxtest.CheckKilled(t, func() {
+		s, err := env.FromEnvironment(os.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		today := filepath.Join(s.Tree, "bin")
+		m := newMachine(t, *s, today)
+		m.start(today).prepare(m.allocate(map[string][]env.Part{"share": claims["share"]}))
+	})
 }
 
 // TestClaims_PluginUpAndDown_KeptAndReleased prepares claims with one version, and others of the same GPUs with the other

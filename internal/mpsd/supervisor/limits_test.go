@@ -158,6 +158,7 @@ func TestEnsure_ServerStartsBetweenCommands_HasItsLimits(t *testing.T) {
 
 // TestEnsure_ServerEndsBetweenCommands_Succeeds ends a running server before each command.
 func TestEnsure_ServerEndsBetweenCommands_Succeeds(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	sizes := [2]size{{20, 25}, {39, 50}}
@@ -176,8 +177,9 @@ func TestEnsure_ServerEndsBetweenCommands_Succeeds(t *testing.T) {
 // TestEnsure_DaemonStarts_FirstServerHasItsLimits starts a server before each command that a new daemon gets: a client
 // of a daemon that ended connects to the next one at once.
 func TestEnsure_DaemonStarts_FirstServerHasItsLimits(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
-	e.o.server = 5 * time.Second // The last one is asked for while another is in start, and is not answered.
+	e.o.server = time.Second // The last one is asked for while another is in start, and is not answered.
 	s := e.start()
 	for start := 1; start <= 6; start++ {
 		d := size{10, 30}.of(e.daemon(start % 8))
@@ -218,7 +220,7 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 			e := newEnv(t)
 			timed := c.want == "in start" || c.want == "did not answer"
 			if timed {
-				e.o.settle = 5 * time.Second
+				e.o.settle = time.Second
 			}
 			s := e.start()
 			d := size{20, 25}.of(e.daemon(0))
@@ -249,6 +251,7 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 
 // TestEnsure_UnknownFormOfLimits_SetAndNotCompared: a driver whose form of limits is not known must not stop all shares.
 func TestEnsure_UnknownFormOfLimits_SetAndNotCompared(t *testing.T) {
+	t.Parallel()
 	for _, form := range []string{"39936 MB", "41875931136", "limit is 39936"} {
 		e := newEnv(t)
 		s := e.start()
@@ -262,8 +265,9 @@ func TestEnsure_UnknownFormOfLimits_SetAndNotCompared(t *testing.T) {
 
 // TestEnsure_ChildIsNeverAServer_SharesStartLater: the daemon of another driver can have a child that is not a server.
 func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
-	e.o.settle = 5 * time.Second
+	e.o.settle = time.Second
 	s := e.start()
 	d := size{20, 25}.of(e.daemon(0))
 	e.ensureSoon(s, d)
@@ -293,6 +297,7 @@ func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
 // TestRunOnce_ServerSeenLate_GetsLimitsLater: a daemon can take the defaults for a server before they change, and start
 // its process after the supervisor has met all servers.
 func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	s.firstRecheck = 5 * time.Millisecond

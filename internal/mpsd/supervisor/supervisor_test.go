@@ -17,15 +17,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/sim/driverroot"
@@ -40,30 +38,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, Enter(os.Args[2:]))
 		os.Exit(1)
 	}
-	const inside = "SUPERVISOR_TEST_MOUNTS" // Set in a mount namespace of the test's own, so that a killed test leaves no mount.
-	if os.Getenv(inside) == "" {
-		os.Exit(again(inside))
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		fmt.Fprintln(os.Stderr, "keep mounts in the test's namespace:", err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
-// again runs the test in a new mount namespace, with a variable, and returns its exit code.
-func again(variable string) int {
-	cmd := exec.Command(os.Args[0], os.Args[1:]...)
-	cmd.Env = append(os.Environ(), variable+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // The kernel sends the signal at the end of the thread.
-	err := cmd.Run()
-	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
-		fmt.Fprintln(os.Stderr, "run the test in a mount namespace:", err)
-		return 1
-	}
-	return cmd.ProcessState.ExitCode()
+	boxtest.Main(m)
 }
 
 // env is a simulated driver root and a directory for daemons.
@@ -202,7 +177,7 @@ func (e *env) oldDriver() {
 
 // TestEnsure_RootOfProgramsAndLibraries_Serves has a driver root without /tmp and /dev.
 func TestEnsure_RootOfProgramsAndLibraries_Serves(t *testing.T) {
-	t.Setenv("TMPDIR", "/var/tmp") // Outside of the daemon's own /tmp.
+	t.Parallel()
 	e := newEnv(t)
 	e.o.Root, e.o.DevRoot = filepath.Join(e.root.Path, "usr"), e.root.Path
 	s := e.start()
@@ -219,6 +194,7 @@ func TestEnsure_RootOfProgramsAndLibraries_Serves(t *testing.T) {
 }
 
 func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	d := e.daemon(0, func(d *mpsd.Daemon) { d.Threads = 50 })
@@ -271,6 +247,7 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 }
 
 func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	d := e.daemon(1)
@@ -323,6 +300,7 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 }
 
 func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	d := e.daemon(0)
@@ -337,6 +315,7 @@ func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
 // TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon: a hanging supervisor finds the request of an Unprepare that
 // has ended, after it served the next claim.
 func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	served, late := make(chan struct{}), make(chan struct{})
@@ -377,6 +356,7 @@ func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
 }
 
 func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	old, err := New(t.Context(), e.o)
 	if err != nil {
@@ -392,6 +372,7 @@ func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 
 // TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess: such a daemon runs on, and its number may be reused.
 func TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess(t *testing.T) {
+	t.Parallel()
 	for start, ends := range map[string]bool{"its own": true, "another": false, "": false} {
 		t.Run(start, func(t *testing.T) {
 			e := newEnv(t)
@@ -448,6 +429,7 @@ func TestKill_DaemonGone_EndsItsServersOnly(t *testing.T) {
 }
 
 func TestNew_SecondSupervisor_WaitsForTheFirst(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	first := e.start()
 	d := e.daemon(0)
@@ -468,6 +450,7 @@ func TestNew_SecondSupervisor_WaitsForTheFirst(t *testing.T) {
 }
 
 func TestNew_DirectoriesOfOthers_Stay(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	other := note{BootID: "boot-0", Daemon: mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: "GPU-1"}, PID: 1, Started: "1"}
 	e.leave("gpu-0000-1b-00-0", other)
@@ -502,10 +485,11 @@ func TestNew_DirectoriesOfOthers_Stay(t *testing.T) {
 }
 
 func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
+	t.Parallel()
 	for fault, test := range map[string]struct {
 		want  string
 		limit time.Duration
-	}{"fail": {"injected fault", time.Minute}, "hang": {"not ready in time", 2 * time.Second}} {
+	}{"fail": {"injected fault", time.Minute}, "hang": {"not ready in time", 200 * time.Millisecond}} {
 		t.Run(fault, func(t *testing.T) {
 			want := test.want
 			e := newEnv(t)
@@ -543,6 +527,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 
 // TestEnsure_LimitFailed_NextCallSetsIt joins a larger share while the daemon cannot be asked.
 func TestEnsure_LimitFailed_NextCallSetsIt(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	d := e.daemon(0)
@@ -606,6 +591,7 @@ func TestRun_CallerWaited_PausesGrowAgain(t *testing.T) {
 }
 
 func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	if err := os.WriteFile(filepath.Join(e.root.Path, engine.Dir, "mps-fault"), []byte("old"), 0o644); err != nil {
@@ -621,6 +607,7 @@ func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 }
 
 func TestEnsure_KernelHasSELinux_ContainersReachTheDaemon(t *testing.T) {
+	t.Parallel()
 	for _, selinux := range []bool{true, false} {
 		e := newEnv(t)
 		e.o.Filesystems = hosttest.Filesystems(t, selinux)
@@ -638,6 +625,7 @@ func TestEnsure_KernelHasSELinux_ContainersReachTheDaemon(t *testing.T) {
 
 // TestEnsure_TenantsOfADaemon_CannotCommandIt looks from a container whose process is root on the node.
 func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	d := e.daemon(0)
@@ -670,6 +658,7 @@ func TestEnsure_TenantsOfADaemon_CannotCommandIt(t *testing.T) {
 
 // TestRunOnce_TenantChangesServersLimits_SetAgain: over the clients' socket root can change the limits of a running server.
 func TestRunOnce_TenantChangesServersLimits_SetAgain(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	s.faultPoll = 10 * time.Millisecond
@@ -697,6 +686,7 @@ func TestRunOnce_TenantChangesServersLimits_SetAgain(t *testing.T) {
 // TestEnsure_NoClientYet_ServerHoldsTheDevice: without a server, a process that avoids the daemon can take an idle device. Root
 // in a container can end a server too.
 func TestEnsure_NoClientYet_ServerHoldsTheDevice(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	s.faultPoll = 10 * time.Millisecond
@@ -720,6 +710,7 @@ func TestEnsure_NoClientYet_ServerHoldsTheDevice(t *testing.T) {
 
 // TestEnsure_NoServerStarts_ContainersReachTheDaemon: a container's process starts a server too.
 func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
+	t.Parallel()
 	for word, want := range map[string]string{
 		"answer": "starting a server failed: no server started: not now", "silent": `did not answer "start_server -uid 0" in time`,
 	} {
@@ -727,7 +718,7 @@ func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
 		e := newEnv(t)
 		e.o.Log = log.New(&out, "", 0)
 		if word == "silent" {
-			e.o.server = 5 * time.Second
+			e.o.server = time.Second
 		}
 		s := e.start()
 		d := e.daemon(0)
@@ -767,6 +758,7 @@ func (e *env) until(s *Supervisor, d mpsd.Daemon, is func(mpsd.Status) bool) mps
 }
 
 func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ stays, hint bool }{"ends": {false, true}, "stays": {true, true}, "no hint": {false, false}} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -824,6 +816,7 @@ func TestRunOnce_ClientsFault_CountsAndServesAgain(t *testing.T) {
 
 // TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards has a fault that ended while the daemon did not answer.
 func TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	s := e.start()
 	s.faultPoll, s.faultLimit = 10*time.Millisecond, time.Hour
@@ -844,6 +837,7 @@ func (e *env) quiet() {
 }
 
 func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	e.oldDriver()
 	s := e.start()
@@ -872,6 +866,7 @@ func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
 }
 
 func TestEnsure_NoMPSProgram_ReturnsRemedy(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t)
 	e.o.Root = t.TempDir()
 	s := e.start()
@@ -890,5 +885,13 @@ func FuzzReadNote(f *testing.F) {
 		if n, err := readNote(dir); err == nil {
 			_ = n.Daemon.Validate()
 		}
+	})
+}
+
+// TestMain_Killed_LeavesNothing is last, when the simulator is built.
+func TestMain_Killed_LeavesNothing(t *testing.T) {
+	boxtest.CheckKilled(t, func() {
+		e := newEnv(t)
+		e.ensure(e.start(), e.daemon(0))
 	})
 }

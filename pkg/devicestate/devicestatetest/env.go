@@ -4,7 +4,6 @@
 package devicestatetest
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,12 +73,9 @@ type Env struct {
 // New creates a machine with four GPUs.
 func New(t testing.TB) *Env {
 	t.Helper()
-	root := ""
-	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		root = "/dev/shm" // A crashed process needs no sync, and the crash matrix has thousands.
-	}
-	removeLeftovers(root)
-	dir, err := os.MkdirTemp(root, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
+	// The tests run in a box, whose temporary files are in memory: a crashed process needs no sync, and the crash matrix has
+	// thousands.
+	dir, err := os.MkdirTemp("", "devicestate-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,25 +88,6 @@ func New(t testing.TB) *Env {
 	e.NewBoot()
 	return e
 }
-
-// dirPrefix is before the number of the test process in the name of a machine's directory.
-const dirPrefix = "devicestate-"
-
-// removeLeftovers removes the machines of killed test processes, once.
-var removeLeftovers = func() func(root string) {
-	var once sync.Once
-	return func(root string) {
-		once.Do(func() {
-			dirs, _ := filepath.Glob(filepath.Join(cmp.Or(root, os.TempDir()), dirPrefix+"*-*")) // The pattern is valid.
-			for _, dir := range dirs {
-				pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), dirPrefix), "-")
-				if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
-					_ = os.RemoveAll(dir)
-				}
-			}
-		})
-	}
-}()
 
 // Attach returns a machine that another process or Env created.
 func Attach(t testing.TB, dir string) *Env {

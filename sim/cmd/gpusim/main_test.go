@@ -16,12 +16,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
+
+func TestMain(m *testing.M) { boxtest.Main(m) }
 
 func gpusim(t *testing.T, args ...string) (string, error) {
 	t.Helper()

@@ -5,8 +5,10 @@ package sandbox
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,7 +48,21 @@ func TestParseMountpoints_EscapedBlank_Unescaped(t *testing.T) {
 	}
 }
 
+// TestUnmounted_MountBelow_ReturnsError mounts in a process with mounts of its own, so that a killed test leaves none.
 func TestUnmounted_MountBelow_ReturnsError(t *testing.T) {
+	const inside = "SANDBOX_TEST_MOUNTS"
+	if os.Getenv(inside) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
 	dir, other := t.TempDir(), t.TempDir()
 	at := filepath.Join(dir, "node")
 	if err := os.Mkdir(at, 0o755); err != nil {

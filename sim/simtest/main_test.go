@@ -1,0 +1,12 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simtest
+
+import (
+	"testing"
+
+	"gpu-dra-driver/internal/boxtest"
+)
+
+func TestMain(m *testing.M) { boxtest.Main(m) }

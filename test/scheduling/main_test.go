@@ -1,0 +1,20 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"gpu-dra-driver/internal/boxtest"
+)
+
+func TestMain(m *testing.M) { boxtest.Main(m) }
+
+func TestMain_Killed_LeavesNothing(t *testing.T) {
+	boxtest.CheckKilled(t, func() {
+		newPlane(t.Context(), t)
+	})
+}
