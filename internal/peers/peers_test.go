@@ -16,6 +16,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -198,6 +199,26 @@ func serve(t *testing.T, h http.Handler, l Limits, secure bool) (_ *listener, di
 	if err != nil {
 		t.Fatal(err)
 	}
+	return open.(*listener), serveAt(t, open, h, l, secure, func(from string) net.Conn {
+		t.Helper()
+		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", open.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	})
+}
+
+// serveInBubble does the same without sockets, so that time limits pass at once.
+func serveInBubble(t *testing.T, h http.Handler, l Limits, secure bool) (_ *listener, plain, dial func(from string) net.Conn) {
+	t.Helper()
+	w := newWires()
+	open := &listener{Listener: w, Limits: l, open: map[*connection]struct{}{}}
+	return open, w.dial, serveAt(t, open, h, l, secure, w.dial)
+}
+
+func serveAt(t *testing.T, open net.Listener, h http.Handler, l Limits, secure bool, plain func(from string) net.Conn) (dial func(from string) net.Conn) {
+	t.Helper()
 	s := &httptest.Server{Listener: open, Config: NewServer(h, l)}
 	if secure {
 		s.StartTLS()
@@ -205,12 +226,9 @@ func serve(t *testing.T, h http.Handler, l Limits, secure bool) (_ *listener, di
 		s.Start()
 	}
 	t.Cleanup(s.Close)
-	return open.(*listener), func(from string) net.Conn {
+	return func(from string) net.Conn {
 		t.Helper()
-		c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", open.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := plain(from)
 		t.Cleanup(func() { _ = c.Close() })
 		if !secure {
 			return c
@@ -275,6 +293,15 @@ func both(t *testing.T, test func(t *testing.T, secure bool)) {
 			test(t, secure)
 		})
 	}
+}
+
+// bubble runs a test with a clock of its own.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
 }
 
 // TestListen_ManyConnections_PeerWithTheMostPays opens connections from addresses of the loopback network.
@@ -464,20 +491,22 @@ func TestServer_StepsOfRequests_StatesOfConnections(t *testing.T) {
 // TestServer_FreshConnection_AnswersItsLateRequest sends a body that is larger than the server's buffer of a connection.
 func TestServer_FreshConnection_AnswersItsLateRequest(t *testing.T) {
 	both(t, func(t *testing.T, secure bool) {
-		late := Limits{Connections: 1, Turns: 1, Body: 1 << 20, Bodies: 1 << 20, Time: 3 * time.Second}
-		_, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), late, secure)
-		c := dial("127.0.0.1")
-		_ = c.SetReadDeadline(time.Now().Add(late.Time + time.Second))
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("the connection ended: %v", err)
-		}
-		_ = c.SetReadDeadline(time.Time{})
-		if _, err := io.WriteString(c, post("/", strings.Repeat("x", 1<<19))); err != nil {
-			t.Fatal(err)
-		}
-		if err := read(c); err != nil {
-			t.Error(err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			late := Limits{Connections: 1, Turns: 1, Body: 1 << 20, Bodies: 1 << 20, Time: 3 * time.Second}
+			_, _, dial := serveInBubble(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), late, secure)
+			c := dial("127.0.0.1")
+			_ = c.SetReadDeadline(time.Now().Add(late.Time + time.Second))
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("the connection ended: %v", err)
+			}
+			_ = c.SetReadDeadline(time.Time{})
+			if _, err := io.WriteString(c, post("/", strings.Repeat("x", 1<<19))); err != nil {
+				t.Fatal(err)
+			}
+			if err := read(c); err != nil {
+				t.Error(err)
+			}
+		})
 	})
 }
 
@@ -503,12 +532,8 @@ func (k *kept) release() error {
 }
 
 // shakeHands begins a handshake. Its end is kept, with a text after it.
-func shakeHands(t *testing.T, l *listener, text string) (*kept, *tls.Conn) {
+func shakeHands(t *testing.T, c net.Conn, text string) (*kept, *tls.Conn) {
 	t.Helper()
-	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { _ = c.Close() })
 	k := &kept{Conn: c}
 	over := tls.Client(k, &tls.Config{InsecureSkipVerify: true})
@@ -522,7 +547,10 @@ func shakeHands(t *testing.T, l *listener, text string) (*kept, *tls.Conn) {
 func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 	slow := limits
 	slow.Time = 8 * time.Second
-	l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slow, true)
+	serve := func(t *testing.T) (plain, dial func(from string) net.Conn) {
+		_, plain, dial = serveInBubble(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slow, true)
+		return plain, dial
+	}
 	// pause takes most of the time of a request. The server must not end the connection.
 	pause := func(t *testing.T, c net.Conn) {
 		t.Helper()
@@ -534,8 +562,8 @@ func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 	}
 	text := post("/", "body")
 	for step, sent := range map[string]int{"header": 9, "body": len(text) - 2} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
+		bubble(t, step, func(t *testing.T) {
+			_, dial := serve(t)
 			c := dial("127.0.0.1")
 			if _, err := io.WriteString(c, text[:sent]); err != nil {
 				t.Fatal(err)
@@ -549,9 +577,9 @@ func TestServer_ClientIsSlow_AnsweredAsLongAsItWaits(t *testing.T) {
 			}
 		})
 	}
-	t.Run("handshake", func(t *testing.T) {
-		t.Parallel()
-		k, over := shakeHands(t, l, text)
+	bubble(t, "handshake", func(t *testing.T) {
+		plain, _ := serve(t)
+		k, over := shakeHands(t, plain("127.0.0.1"), text)
 		pause(t, k.Conn)
 		if err := k.release(); err != nil {
 			t.Fatal(err)
@@ -577,13 +605,15 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 	both(t, func(t *testing.T, secure bool) {
 		quick := limits
 		quick.Time = 2 * time.Second
-		l, dial := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quick, secure)
-		t.Run("of the first request", func(t *testing.T) {
-			t.Parallel()
+		serve := func(t *testing.T) (l *listener, plain, dial func(from string) net.Conn) {
+			return serveInBubble(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quick, secure)
+		}
+		bubble(t, "of the first request", func(t *testing.T) {
+			_, _, dial := serve(t)
 			ends(t, dial("127.0.0.1"), "G")
 		})
-		t.Run("of the second request", func(t *testing.T) {
-			t.Parallel()
+		bubble(t, "of the second request", func(t *testing.T) {
+			l, _, dial := serve(t)
 			c := dial("127.0.0.1")
 			if err := answered(c); err != nil {
 				t.Fatal(err)
@@ -591,8 +621,8 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 			become(t, l, c, idle)
 			ends(t, c, "G")
 		})
-		t.Run("sent with the first request", func(t *testing.T) {
-			t.Parallel()
+		bubble(t, "sent with the first request", func(t *testing.T) {
+			_, _, dial := serve(t)
 			c := dial("127.0.0.1")
 			if _, err := io.WriteString(c, post("/", "x")+"POST / HTTP/1.1\r\n"); err != nil {
 				t.Fatal(err)
@@ -603,20 +633,17 @@ func TestServer_HalfHeader_ConnectionEndsLongBeforeAnIdleOne(t *testing.T) {
 			ends(t, c, "")
 		})
 		if secure {
-			t.Run("sent with the end of the handshake", func(t *testing.T) {
-				t.Parallel()
-				k, over := shakeHands(t, l, "G")
+			bubble(t, "sent with the end of the handshake", func(t *testing.T) {
+				_, plain, _ := serve(t)
+				k, over := shakeHands(t, plain("127.0.0.1"), "G")
 				if err := k.release(); err != nil {
 					t.Fatal(err)
 				}
 				ends(t, over, "")
 			})
-			t.Run("no handshake", func(t *testing.T) {
-				t.Parallel()
-				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
+			bubble(t, "no handshake", func(t *testing.T) {
+				_, plain, _ := serve(t)
+				c := plain("127.0.0.1")
 				defer c.Close()
 				ends(t, c, "")
 			})
