@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/seedtest"
 )
 
 const (
@@ -281,7 +283,7 @@ func TestChart_ValuesAndGoldens_BelongTogether(t *testing.T) {
 
 // TestPatch_AnyTexts_RestoresTheSecond also removes, adds and changes whole objects.
 func TestPatch_AnyTexts_RestoresTheSecond(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 7))
+	r := rand.New(rand.NewPCG(seedtest.Base(t), 7))
 	text := func() string {
 		var lines []string
 		for range r.IntN(60) {

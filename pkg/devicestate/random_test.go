@@ -15,14 +15,12 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
-var (
-	randomSteps = flag.Int("random.steps", 2000, "steps of the randomized test")
-	randomSeed  = flag.Uint64("random.seed", 1, "seed of the randomized test")
-)
+var randomSteps = flag.Int("random.steps", 2000, "steps of the randomized test")
 
 // randomized is a machine with two plugin processes side by side.
 type randomized struct {
@@ -34,11 +32,11 @@ type randomized struct {
 // TestEngine_RandomMoves_KeepsInvariants does at random what happens to a node. After each step no GPU has two owners, and
 // every prepared claim has its devices. Now and then all claims are released, and then nothing may be left.
 func TestEngine_RandomMoves_KeepsInvariants(t *testing.T) {
-	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.New(t), *randomSeed)}
+	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.New(t))}
 	for i := range w.processes {
 		w.restart(i)
 	}
-	w.Run(*randomSteps, []devicestatetest.Move{
+	w.Run(seedtest.Count(*randomSteps), []devicestatetest.Move{
 		{30, "prepare", w.prepareSome}, {15, "prepare again", w.prepareAgain}, {20, "unprepare", w.unprepareSome},
 		{12, "crash", w.crash}, {3, "restart", func() string { w.restart(w.Rand.IntN(2)); return "" }}, {2, "reboot", w.rebootSome},
 		{3, "damage a record", w.damageSome}, {2, "lose the CDI directory", w.loseSpecs}, {2, "lose a GPU", w.loseGPU},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
 )
@@ -18,7 +19,7 @@ import (
 // TestSharedFit_Shares_PlacesLikeAllocator compares the model of shares, groups and whole GPUs with the scheduler's
 // allocator over the published slices.
 func TestSharedFit_Shares_PlacesLikeAllocator(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range seedtest.Each(t, 4) {
 		m := openbMixes[seed%2]
 		requests := trace(m, 0.9, gpus, 200, seed)
 		real, err := replayGroups(newSharing(gpus, 18, orders[0], sharing.Node{MPS: true}), nil, requests)
@@ -34,7 +35,7 @@ func TestSharedFit_Shares_PlacesLikeAllocator(t *testing.T) {
 
 // TestSharedFit_RandomRequests_FitsEqualsPlace checks that nothing is left after all devices are released, too.
 func TestSharedFit_RandomRequests_FitsEqualsPlace(t *testing.T) {
-	random, n := rand.New(rand.NewPCG(1, 2)), newSharedFit()
+	random, n := rand.New(rand.NewPCG(seedtest.Base(t), 2)), newSharedFit()
 	var profiles []string
 	for _, m := range slices.Concat(openbMixes, mixes, groupMixes) {
 		for p := range m.weights {
@@ -124,9 +125,9 @@ func TestCluster_FewNodesAreFull_GrowsForRequest(t *testing.T) {
 }
 
 func TestCluster_EqualNodes_TakesEachByChance(t *testing.T) {
-	taken := [4]int{}
-	for seed := range uint64(400) {
-		node, _, _, err := newCluster(4, spread, policies[0], seed).place(request{"", 0, 1})
+	taken, base := [4]int{}, seedtest.Base(t)
+	for n := range uint64(400) {
+		node, _, _, err := newCluster(4, spread, policies[0], base+n).place(request{"", 0, 1})
 		if err != nil {
 			t.Fatal(err)
 		}

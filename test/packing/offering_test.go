@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpu-dra-driver/internal/seedtest"
 )
 
 var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
@@ -133,7 +135,7 @@ func TestOffering_Value_IsNotChangedByItsMethods(t *testing.T) {
 
 // TestOffering_RandomCluster_NeverExcludesClaimsAndAlwaysServes checks the rule after each of many random steps.
 func TestOffering_RandomCluster_NeverExcludesClaimsAndAlwaysServes(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seedtest.Each(t, 200) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		o, now := offering{growth: []growth{doubled, stepped}[seed%2]}, noon
 		for range 100 {

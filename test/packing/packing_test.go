@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"gpu-dra-driver/internal/seedtest"
 )
 
 // TestFirstFit_Partitions_PlacesLikeAllocator compares the model of partitions with the scheduler's allocator.
@@ -45,7 +47,7 @@ func TestLinkedFit_Groups_PlacesLikeAllocator(t *testing.T) {
 }
 
 func TestOptimum_SmallTraces_NeverBelowFixedOrders(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range seedtest.Each(t, 10) {
 		requests := trace(mixes[1], 1.1, 1, 12, seed)
 		best, tried := bestFixed(mixes[1], 1, [][]request{requests})
 		if most := optimum(requests); best > most || accepted(ourStarts(), 1, requests) > best || tried != 3780 {

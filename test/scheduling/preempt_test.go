@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/why"
@@ -45,7 +46,7 @@ func TestPreemption_RandomPriorities_EachEvictionPlacesItsPod(t *testing.T) {
 		}, metav1.CreateOptions{})
 		must(t, err)
 	}
-	w, r, made := workloadNamed("whole"), rand.New(rand.NewPCG(1, 35)), 0
+	w, r, made := workloadNamed("whole"), rand.New(rand.NewPCG(seedtest.Base(t)+1, 35)), 0
 	now := int64(0)
 	create := func(class string, gpus int64) {
 		w.request = request(w.request.DeviceClassName, gpus)

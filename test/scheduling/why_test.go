@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
@@ -362,8 +363,8 @@ func TestWhy_RandomFleets_AgreesWithScheduler(t *testing.T) {
 		must(t, err)
 	}
 	var trials []*trial
-	for seed := range uint64(fleets) {
-		trials = append(trials, newTrial(t, seed, fmt.Sprintf("f%02d-", seed)))
+	for seed := range seedtest.Each(t, fleets) {
+		trials = append(trials, newTrial(t, seed, fmt.Sprintf("f%02d-", len(trials))))
 	}
 	must(t, each(ctx, len(trials), func(ctx context.Context, i int) error { return p.create(ctx, trials[i]) }))
 
@@ -405,7 +406,7 @@ func TestWhy_RandomFleets_AgreesWithScheduler(t *testing.T) {
 	}
 	t.Logf("%v, %d cures, asked in %v", results, cures, time.Since(began).Round(time.Millisecond))
 	// The allocator takes too long for some claims, and for more of them on a busy machine.
-	if results[why.Fits] < fleets/6 || results[why.Waits] < fleets/6 || cures < fleets/3 {
+	if !testing.Short() && (results[why.Fits] < fleets/6 || results[why.Waits] < fleets/6 || cures < fleets/3) {
 		t.Errorf("the fleets show only %v with %d cures", results, cures)
 	}
 	must(t, each(ctx, len(copies), func(ctx context.Context, i int) error { return p.create(ctx, copies[i]) }))

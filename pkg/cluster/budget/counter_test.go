@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector/selectortest"
@@ -346,7 +347,7 @@ func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
 func TestPod_RandomClasses_CostsLikeTheSchedulersClass(t *testing.T) {
 	pools := nodes(t, "hgx-h100")
 	evaluator := ask.NewEvaluator()
-	for seed := range uint64(60) {
+	for seed := range seedtest.Each(t, 60) {
 		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 3)))
 		c := NewCounter("gpu.nvidia.com", ask.Asker{Evaluator: evaluator, Classes: lister{classes: classes}}, pools)
 		for _, name := range selectortest.Resources(classes) {

@@ -6,7 +6,9 @@ package budget
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/internal/seedtest"
 )
 
 var now = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
@@ -181,7 +184,7 @@ func TestCount_UseAboveLimit_ConditionSaysSo(t *testing.T) {
 // TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse creates and deletes claims while caches are late and creations fail, with
 // leaders that change and instances whose clocks differ. The store keeps only writes on top of the version that was read.
 func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seedtest.Each(t, 300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		stored, version, clock := newBudget("4", ""), 1, now
 		exists := map[types.UID]Claim{}
@@ -228,10 +231,9 @@ func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 					exists[c.UID] = c.Claim
 				}
 			case 3:
-				for uid := range exists {
+				if uids := slices.Sorted(maps.Keys(exists)); len(uids) > 0 {
 					version++
-					delete(exists, uid)
-					break
+					delete(exists, uids[r.IntN(len(uids))])
 				}
 			case 4: // The leader counts by a cache that is late, but not older than an earlier count.
 				s := history[max(0, len(history)-1-r.IntN(6))]

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpu-dra-driver/internal/seedtest"
 )
 
 const profile = "1g.10gb"
@@ -105,7 +107,7 @@ func TestServing_ClaimsOfFullNodeChange_ItServes(t *testing.T) {
 
 // TestServing_PodWaits_EachNodeWithRoomServesInTheEnd has a pod that can run on one node alone, of random clusters.
 func TestServing_PodWaits_EachNodeWithRoomServesInTheEnd(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seedtest.Each(t, 300) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		what := []string{profile, Groups}[seed%2]
 		all := nodesOf(1+random.IntN(600), 1+random.IntN(8))
@@ -134,7 +136,7 @@ func TestServing_PodWaits_EachNodeWithRoomServesInTheEnd(t *testing.T) {
 // TestServing_PodForSomeNodes_OneServesAtOnce has pods that may run on few nodes of random clusters, before the scheduler has
 // tried them, and while other nodes serve already.
 func TestServing_PodForSomeNodes_OneServesAtOnce(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seedtest.Each(t, 300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		what := []string{profile, Groups, Shares}[seed%3]
 		all := nodesOf(1+random.IntN(600), 2+random.IntN(7))

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -182,7 +183,7 @@ func TestPlan_LabelsOfOthers_LeftAlone(t *testing.T) {
 // TestPlan_TwoWriters_DoNotUndoEachOther has another writer change what it likes: one plan later there is nothing to do, and
 // what the other wrote stands.
 func TestPlan_TwoWriters_DoNotUndoEachOther(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+	r := rand.New(rand.NewPCG(seedtest.Base(t), 2))
 	labels, notes := map[string]string{}, map[string]string{}
 	some := func(n int) map[string]string {
 		out := map[string]string{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -38,8 +39,8 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 			if every.OnDemand() {
 				t.Error("a node that publishes all devices counts as one that does not")
 			}
-			random := rand.New(rand.NewPCG(1, uint64(len(board))))
-			for range 20 {
+			random := rand.New(rand.NewPCG(seedtest.Base(t), uint64(len(board))))
+			for range seedtest.Count(20) {
 				names := slices.Sorted(maps.Keys(profiles))
 				asked := names[:0:0]
 				for _, name := range names {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -109,9 +110,9 @@ func TestSamplesAdd_NodeWithoutPartitions_KnowsThoseOfTheSampleNode(t *testing.T
 
 // TestSamplesAdd_ClaimsAndAskedProfiles_CountsOfASampleNode has random claims, and profiles that objects ask for.
 func TestSamplesAdd_ClaimsAndAskedProfiles_CountsOfASampleNode(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
+	random := rand.New(rand.NewPCG(seedtest.Base(t), 2))
 	names := slices.Sorted(maps.Keys(partitions(poolOf(&pool.Shapes{}, published(t, "hgx-h100", "a")))))
-	for range 20 {
+	for range seedtest.Count(20) {
 		var asked []string
 		for _, name := range names {
 			if random.IntN(4) == 0 {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/seedtest"
 )
 
 // Move is a step of a randomized test. Do returns a description for the log. It is an alias so that tables stay short.
@@ -32,9 +33,8 @@ type Random struct {
 	claims  int
 }
 
-func NewRandom(e *Env, seed uint64) *Random {
-	e.T.Logf("seed %d", seed)
-	return &Random{Env: e, Rand: rand.New(rand.NewPCG(seed, 0)), Prepared: map[string]int{}, Damaged: map[string]bool{}}
+func NewRandom(e *Env) *Random {
+	return &Random{Env: e, Rand: rand.New(rand.NewPCG(seedtest.Base(e.T), 0)), Prepared: map[string]int{}, Damaged: map[string]bool{}}
 }
 
 // Run makes random moves and checks the invariants after each. If the test fails, it logs the last moves.

@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/procfs"
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
@@ -239,7 +240,7 @@ func TestDivide_RequestsOfOneClaim_TellsContainersApart(t *testing.T) {
 
 // TestDivide_RandomProcesses_SumIsAtMostTheDevices has processes that together use more than the device does.
 func TestDivide_RandomProcesses_SumIsAtMostTheDevices(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range seedtest.Each(t, 2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var users []user
 		for n := range 2 + r.IntN(4) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -114,7 +115,7 @@ func TestFind_Boards_FindsIslandsAndGroups(t *testing.T) {
 			}
 			// The order in which NVML lists them says nothing.
 			shuffled := slices.Clone(c.gpus)
-			rand.New(rand.NewPCG(1, 2)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			rand.New(rand.NewPCG(seedtest.Base(t), 2)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 			if diff := cmp.Diff(Find(c.gpus), Find(shuffled)); diff != "" {
 				t.Errorf("in another order (-want +got):\n%s", diff)
 			}

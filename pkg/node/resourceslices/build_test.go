@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
@@ -209,7 +210,7 @@ func TestBuild_InputsShuffled_GivesSameBytes(t *testing.T) {
 		return string(text)
 	}
 	want := bytes()
-	r := rand.New(rand.NewPCG(1, 2))
+	r := rand.New(rand.NewPCG(seedtest.Base(t), 2))
 	for range 50 {
 		r.Shuffle(len(s.GPUs), func(i, j int) { s.GPUs[i], s.GPUs[j] = s.GPUs[j], s.GPUs[i] })
 		r.Shuffle(len(s.Problems), func(i, j int) { s.Problems[i], s.Problems[j] = s.Problems[j], s.Problems[i] })

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
@@ -19,10 +20,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-var (
-	randomSteps = flag.Int("random.steps", 10_000, "steps of the randomized test")
-	randomSeed  = flag.Uint64("random.seed", 1, "seed of the randomized test")
-)
+var randomSteps = flag.Int("random.steps", 10_000, "steps of the randomized test")
 
 // randomGPUs is how many GPUs the randomized test uses: few, so that claims often meet.
 const randomGPUs = 3
@@ -38,9 +36,9 @@ type randomized struct {
 // two owners, each prepared claim has its partitions, each partition has an owner, and external ones are untouched. Now
 // and then all claims are released, and then nothing may be left.
 func TestExecutor_RandomMoves_KeepsInvariants(t *testing.T) {
-	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.NewSimulated(t, "hgx-h100"), *randomSeed)}
+	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.NewSimulated(t, "hgx-h100"))}
 	w.restart()
-	w.Run(*randomSteps, []devicestatetest.Move{
+	w.Run(seedtest.Count(*randomSteps), []devicestatetest.Move{
 		{30, "prepare", w.prepareSome}, {8, "prepare again", w.prepareAgain}, {22, "unprepare", w.unprepareSome},
 		{14, "crash or fail", w.faulted}, {2, "reboot", w.rebootSome}, {4, "make an external partition", w.makeExternal},
 		{5, "destroy an external partition", w.destroyExternal}, {3, "a partition vanishes", w.vanish}, {2, "damage a record", w.damageSome},
@@ -176,7 +174,11 @@ func (w *randomized) makeExternal() string {
 		slices.ContainsFunc(g.Instances, func(i engine.Instance) bool { return start >= i.Start && start < i.Start+i.Size }) {
 		return "nothing"
 	}
+	switched, err := w.p.MIG.Switched()
+	w.Must(err)
 	w.Sim.Administrator(n, 19, start, false)
+	// After a reboot a record claims the mode until a round of Settings, which this machine does not run, finds it off.
+	w.Sim.ExternalModes[g.Address] = w.Sim.ExternalModes[g.Address] && !switched[g.Address]
 	return fmt.Sprintf("%d at %d", n, start)
 }
 

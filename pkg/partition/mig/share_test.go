@@ -14,6 +14,7 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -257,9 +258,9 @@ func TestPrepare_ShareOfHalfPreparedDevice_Refused(t *testing.T) {
 
 // TestShares_RandomMoves_KeepsInvariants has shares, wholes and partitions come and go at random, with faults, deaths and reboots.
 func TestShares_RandomMoves_KeepsInvariants(t *testing.T) {
-	const steps = 1500
+	steps := seedtest.Count(1500)
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
-	random := rand.New(rand.NewPCG(11, 7))
+	random := rand.New(rand.NewPCG(seedtest.Base(t), 7))
 	p := e.Start()
 	prepared := map[string]bool{}
 	names := func() (out []string) {

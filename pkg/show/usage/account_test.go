@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -169,7 +170,7 @@ func TestAccount_FaultMissingServed_UnhealthyAndBlocked(t *testing.T) {
 // TestAccount_RandomDays_StatesAddUpToWallClock starts and ends claims, breaks boards, restarts the plugin, kills it
 // between two saves and reboots the node.
 func TestAccount_RandomDays_StatesAddUpToWallClock(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seedtest.Each(t, 200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		const gpus = 3
 		o := Observation{Snapshot: node(gpus)}

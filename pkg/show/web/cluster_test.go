@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -133,7 +134,7 @@ func clone[T any](t *testing.T, in any) T {
 // TestCluster_RandomChanges_EqualViewOfAllObjects applies changes one by one, also of incomplete pools, of pools under
 // another node's name, of names in Unicode and of other drivers. The page must show what `kubectl gpu ls` and `kubectl gpu claims` would.
 func TestCluster_RandomChanges_EqualViewOfAllObjects(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range seedtest.Each(t, 10) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		c, w := newTestCluster(), world{map[string]*resourceapi.ResourceSlice{}, map[string]*resourceapi.ResourceClaim{},
 			map[string]*resourceapi.DeviceTaintRule{}, map[string]*resourceapi.DeviceClass{}}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/show/why"
@@ -29,7 +30,7 @@ func podOf(names ...corev1.ResourceName) *corev1.Pod {
 }
 
 func TestNeeds_RandomClasses_NamesTheSchedulersClass(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seedtest.Each(t, 300) {
 		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 5)))
 		c := &why.Cluster{Classes: classes}
 		for _, name := range selectortest.Resources(classes) {

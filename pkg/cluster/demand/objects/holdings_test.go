@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/demand"
 )
 
@@ -49,7 +50,7 @@ func TestHoldings_Claims_CountedByNode(t *testing.T) {
 	if full, _ := h.Of("n1").Count(gpus); full != 5 {
 		t.Error("a GPU is free while a claim has a share of it")
 	}
-	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	rand.New(rand.NewPCG(seedtest.Base(t), 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, c := range all {
 		if c != shares[0] {
 			h.Replace(c, (*resourceapi.ResourceClaim)(nil), driver)

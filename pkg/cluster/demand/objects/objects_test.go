@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/selector/selectortest"
@@ -193,7 +194,7 @@ func TestDemand_ExtendedResource_AsksByItsClass(t *testing.T) {
 }
 
 func TestDemand_RandomClasses_AsksForTheSchedulersClass(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range seedtest.Each(t, 200) {
 		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 4)))
 		classes = append(classes, class("cpu", `device.driver == "gpu.nvidia.com"`)) // It serves none of the kubelet's resources.
 		for _, name := range selectortest.Resources(classes) {
