@@ -85,39 +85,16 @@ const LabelMkdir host.Label = "plugin.mkdir"
 
 // serve constructs the plugin and runs it until the context ends.
 func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
-	n, err := newNode(c, machine)
+	d, err := newDriver(ctx, c, machine)
 	if err != nil {
 		return err
 	}
-	g, err := newGPUs(n)
-	if err != nil {
-		return err
-	}
-	s := newSharingSettings(c, n.events, n.changed, newDemand(ctx, n))
-	claims, err := newClaims(n, g, s)
-	if err != nil {
-		return err
-	}
-	f, err := newFaults(n)
-	if err != nil {
-		return err
-	}
-	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
-	if err != nil {
-		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
-	}
-	m := newMeasurements(n, g, claims, instance)
-	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
-	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
-	n.metrics.CollectStuck(claims.mig)
-	n.metrics.CollectHolders(m.holders, g.scans)
-	n.metrics.CollectUsage(m.meter.Account)
-	stop, err := serveHTTP(c, n.metrics)
+	stop, err := serveHTTP(c, d.metrics)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	plugin, err := (&driver{n, g, s, claims, f, m, instance}).newPlugin()
+	plugin, err := d.newPlugin()
 	if err != nil {
 		return err
 	}
@@ -133,6 +110,37 @@ type driver struct {
 	faults       *faults
 	measurements *measurements
 	instance     *host.Instance
+}
+
+func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver, error) {
+	n, err := newNode(c, machine)
+	if err != nil {
+		return nil, err
+	}
+	g, err := newGPUs(n)
+	if err != nil {
+		return nil, err
+	}
+	s := newSharingSettings(c, n.events, n.changed, newDemand(ctx, n))
+	claims, err := newClaims(n, g, s)
+	if err != nil {
+		return nil, err
+	}
+	f, err := newFaults(n)
+	if err != nil {
+		return nil, err
+	}
+	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
+	if err != nil {
+		return nil, fmt.Errorf("enlist as an instance of the plugin: %w", err)
+	}
+	m := newMeasurements(n, g, claims, instance)
+	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
+	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
+	n.metrics.CollectStuck(claims.mig)
+	n.metrics.CollectHolders(m.holders, g.scans)
+	n.metrics.CollectUsage(m.meter.Account)
+	return &driver{n, g, s, claims, f, m, instance}, nil
 }
 
 func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {

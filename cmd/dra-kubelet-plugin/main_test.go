@@ -77,21 +77,26 @@ func TestClearFaults_RecordedFault_PrintsAndRemovesIt(t *testing.T) {
 	}
 }
 
-// TestServe_Ends_KeepsLocks checks that work in flight at the end keeps its locks until the process is gone.
-func TestServe_Ends_KeepsLocks(t *testing.T) {
+// parsed returns the configuration of a plugin in a directory of the test, with an API server that does not answer.
+func parsed(t *testing.T, args ...string) flags.Config {
+	t.Helper()
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	text := "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := flags.Parse([]string{
-		"--node-name=n", "--kubeconfig=" + kubeconfig, "--http-endpoint=256.0.0.1:1", "--kubelet-plugins-directory-path=" + dir,
-		"--kubelet-registrar-directory-path=" + filepath.Join(dir, "r"), "--cdi-root=" + filepath.Join(dir, "cdi"),
-	}, nil)
+	c, err := flags.Parse(append(args, "--node-name=n", "--kubeconfig="+kubeconfig, "--kubelet-plugins-directory-path="+dir,
+		"--kubelet-registrar-directory-path="+filepath.Join(dir, "r"), "--cdi-root="+filepath.Join(dir, "cdi")), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// TestServe_Ends_KeepsLocks checks that work in flight at the end keeps its locks until the process is gone.
+func TestServe_Ends_KeepsLocks(t *testing.T) {
+	c := parsed(t, "--http-endpoint=256.0.0.1:1")
 	machine := host.New(host.Options{})
 	if err := serve(t.Context(), c, machine); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
 		t.Fatal(err)

@@ -121,6 +121,16 @@ var clusterMutations = []Mutation{
 		Package: reviews, Test: "TestReview_UnsatisfiableObject_Warns",
 	},
 	{
+		Name: "a search has all the time", File: "pkg/cluster/admission/feasibility.go",
+		Old: "ask.WithProcessorTime(ctx, max(v.SearchFor, processorTime))", New: "context.WithCancel(ctx)",
+		Package: reviews, Test: "TestReview_ManyCombinations_IsCutShort",
+	},
+	{
+		Name: "the time of other programs ends a search", File: "pkg/cluster/ask/limit_linux.go",
+		Old: "!= nil {", New: "== nil {",
+		Package: "./pkg/cluster/ask", Test: "TestWithProcessorTime_WaitsOrHasNoProcessor_GoesOn",
+	},
+	{
 		Name: "a node whose kubelet starts is missing at once", File: "pkg/cluster/controller/clusterview.go",
 		Old: "one.incomplete.left(n.grace, !one.published.Whole)", New: "one.incomplete.left(0, !one.published.Whole)",
 		Package: control, Test: "TestNodes_PoolIncompleteOrGone_ShapeStaysForGrace",
@@ -564,5 +574,10 @@ var clusterMutations = []Mutation{
 		Name: "an archive has the path of reviews", File: "pkg/show/bundle/redact.go",
 		Old: "`(/budget/)([0-9a-f]{16,})`", New: "`(/budget/)(-{16,})`",
 		Package: "./pkg/show/bundle", Test: "TestRedact_PathOfReviews_IsNotKept",
+	},
+	{
+		Name: "a review without an answer renews no path", File: "cmd/dra-controller/main.go",
+		Old: "		server.Server.Handler = path.Watch(server.Server.Handler)\n", New: "",
+		Package: "./cmd/dra-controller", Test: "TestRun_EachPart_HasItsEffect",
 	},
 }

@@ -470,4 +470,29 @@ var pluginMutations = []Mutation{
 		Old: "published.Without(gone), claims", New: "published.Without(taken).Without(gone), claims",
 		Package: "./pkg/show/why", Test: "TestAsk_Situation_SaysReasonAndCure",
 	},
+	{
+		Name: "the inventory gets /sys as /proc", File: "cmd/dra-kubelet-plugin/main.go",
+		Old: "Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, ", New: "Health: d.faults.tracker, ProcRoot: d.SysRoot, SysRoot: d.ProcRoot, ",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
+	},
+	{
+		Name: "the watcher of XIDs gets /sys as /proc", File: "cmd/dra-kubelet-plugin/main.go",
+		Old: "Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, ", New: "Library: d.gpus.library, ProcRoot: d.SysRoot, SysRoot: d.ProcRoot, ",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
+	},
+	{
+		Name: "no watcher of MPS daemons runs", File: "cmd/dra-kubelet-plugin/main.go",
+		Old: "		out = append(out, mps.NewWatcher(", New: "		_ = append(out, mps.NewWatcher(",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
+	},
+	{
+		Name: "nothing looks for the holders of GPUs", File: "cmd/dra-kubelet-plugin/main.go",
+		Old: "d.measurements.meter, d.measurements.holders, ", New: "d.measurements.meter, ",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestBackground_PartsThatRun_AreStarted",
+	},
+	{
+		Name: "the daemons outlive their supervisor", File: "cmd/mps-supervisor/main.go",
+		Old: "		defer s.Close()\n", New: "",
+		Package: "./cmd/mps-supervisor", Test: "TestRun_EachOption_HasItsEffect",
+	},
 }

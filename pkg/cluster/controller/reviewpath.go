@@ -100,6 +100,7 @@ func (p *ReviewPath) Watch(h http.Handler) http.Handler {
 		if p.accepts(r.URL.Path) {
 			defer func() {
 				if !answered || r.Context().Err() != nil || time.Since(began) >= lateReview {
+					klog.FromContext(r.Context()).V(2).Info("A review under a GPU budget may have had no answer; its path is renewed", "after", time.Since(began))
 					p.Renew()
 				}
 			}()

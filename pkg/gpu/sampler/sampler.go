@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 )
 
 const (
@@ -34,7 +34,7 @@ type Options struct {
 	Library nvml.Library
 	Locks   *Locks
 	// Scans and Records determine the GPUs to measure: those of prepared claims, and with Idle all others too.
-	Scans   gpu.Scans
+	Scans   *inventory.Latest
 	Records plan.Held
 	Idle    bool
 	// ProcRoot is the /proc of this process's PID namespace, because NVML lists processes by the PIDs of its caller. It is
@@ -80,8 +80,13 @@ func New(o Options) *Sampler {
 // Snapshot returns the last reading. It has no GPUs before the first one, and while none are to be measured.
 func (s *Sampler) Snapshot() Snapshot { return *s.snapshot.Load() }
 
-// Run measures until the context ends. It does not wait for a call of NVML that hangs.
+// Run measures from the first scan on until the context ends. It does not wait for a call of NVML that hangs.
 func (s *Sampler) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.o.Scans.Scanned():
+	}
 	for last := ""; ctx.Err() == nil; {
 		plans, _, _ := s.o.Records.Held() // The engine reports unreadable records.
 		err := s.read(ctx, Targets(s.o.Scans.Snapshot(), plans, s.o.Idle))
