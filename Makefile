@@ -10,8 +10,10 @@ LDFLAGS    := -s -w -X main.version=$(VERSION)
 DEMO_DIR   ?= $(if $(XDG_RUNTIME_DIR),$(XDG_RUNTIME_DIR),/tmp)/gpu-dra-driver-demo
 COVER_MIN  := 85
 # go-nvml calls functions that nvml.h declares deprecated. Without this flag gcc prints hundreds of warnings about them.
-# Paths are trimmed, so that another clone's builds and tests come from the same build cache.
-export GOFLAGS ?= -trimpath
+# Paths are trimmed, so that another clone's builds and tests come from the same build cache. The images have the same tags:
+# a program with cgo and one without are then compiled from the same files. hack/env.sh reads these lines.
+export TAGS ?= netgo,osusergo,grpcnotrace
+export GOFLAGS ?= -trimpath -tags=$(TAGS)
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help
@@ -98,13 +100,22 @@ test-kind: ## A real kind cluster on Debian, without a registry: demos, faults, 
 	@$(MAKE) --no-print-directory images cluster-build
 	@hack/test-kind.sh $(KUBERNETES) $(DEMO)
 
+RUN_PHASES := export KUBERNETES=$(KUBERNETES) COVER_MIN=$(COVER_MIN); go build -o $(BIN)/phases ./hack/phases && exec $(BIN)/phases
+.PHONY: check
+check: ## A quick answer about a change: compile, lint what changed, unit tests with a tenth of the random cases
+	@$(RUN_PHASES) check
+
 .PHONY: test
-test: images cluster-build ## Everything that CI runs, side by side, with a table of the times
-	@hack/test.sh $(KUBERNETES) $(COVER_MIN)
+test: ## Everything that CI runs, until the first failure (KEEP_GOING=1: all of it); a table of times stays in dist/test
+	@$(RUN_PHASES) test $(PHASE)
+
+.PHONY: test-all
+test-all: ## Everything that is tested, for a night: make test and all that takes longer; PHASE="race versions" for some; installs Debian packages
+	@$(RUN_PHASES) test-all $(PHASE)
 
 .PHONY: test-unit
-test-unit: build ## Unit tests, crash matrix, randomized tests, integration; checks the coverage
-	@hack/test-unit.sh $(COVER_MIN)
+test-unit: ## Unit tests with all random cases, crash matrices; checks the coverage; MODULES=test for some modules
+	@hack/test-unit.sh all $(COVER_MIN)
 
 .PHONY: test-arm64
 test-arm64: ## Tests of the system calls, built for arm64, under qemu-user on another machine; PACKAGES=./pkg/claim/plan for others
@@ -144,7 +155,7 @@ test-mutation: ## Break the code in known ways and check that a test catches eac
 
 .PHONY: test-hardware
 test-hardware: ## Checks on the real GPUs of this machine, if it has any; changes no setting
-	@go -C test test -count=1 -v -tags hardware ./hardware
+	@go -C test test -count=1 -v -tags $(TAGS),hardware ./hardware
 
 .PHONY: hardware-bundle
 hardware-bundle: images cluster-build ## One archive that checks the driver on another machine's GPUs, without Go and network, into dist/

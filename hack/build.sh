@@ -2,6 +2,7 @@
 # Builds every binary into a directory and shows how far it is. Usage: build.sh BIN LDFLAGS
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 bin=$1 ldflags=$2
 mkdir -p "$bin"
 go -C test/cluster build -trimpath -o "$bin/gobuild" ./cmd/gobuild
@@ -11,12 +12,12 @@ build() {
   local cgo=$1 module=$2 name=$3
   shift 3
   n=$((n + 1))
-  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/10] $name" "$bin/$name" -trimpath "$@")
+  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/10] $name" "$bin/$name" -trimpath -buildvcs=false "$@")
 }
-build 1 . dra-kubelet-plugin -tags grpcnotrace -ldflags "$ldflags -extldflags=-Wl,-z,lazy" ./cmd/dra-kubelet-plugin
+build 1 . dra-kubelet-plugin -ldflags "$ldflags -extldflags=-Wl,-z,lazy" ./cmd/dra-kubelet-plugin
 build 0 . mps-supervisor -ldflags "$ldflags" ./cmd/mps-supervisor
-build 0 . dra-controller -tags grpcnotrace -ldflags "$ldflags" ./cmd/dra-controller
-build 0 . kubectl-gpu -tags grpcnotrace -ldflags "$ldflags" ./cmd/kubectl-gpu
+build 0 . dra-controller -ldflags "$ldflags" ./cmd/dra-controller
+build 0 . kubectl-gpu -ldflags "$ldflags" ./cmd/kubectl-gpu
 build 0 . gpusim -ldflags "-s -w" ./sim/cmd/gpusim
 build 1 . libnvidia-ml.so.1 -buildmode=c-shared -ldflags "-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1" ./sim/libnvidiaml
 rm -f "$bin"/libnvidia-ml.so.h "$bin"/libnvidia-ml.h

@@ -3,11 +3,12 @@
 # without Go, network and Kubernetes. Usage: hardware-bundle.sh KUBERNETES DIST
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 dist=$2 name=hardware-bundle
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/$name"
-go -C test test -c -tags hardware -ldflags '-s -w' -o "$work/$name/hardware" ./hardware
+go -C test test -c -tags "$TAGS,hardware" -ldflags '-s -w' -o "$work/$name/hardware" ./hardware
 cp "$(bin/onenode which runc --kubernetes "$1")" "$work/$name/runc"
 cp "$dist/bin/$(go env GOARCH)/dra-kubelet-plugin/nvidia-cdi-hook" "$work/$name/"
 cp test/hardware/run.sh "$work/$name/run.sh"

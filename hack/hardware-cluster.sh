@@ -3,6 +3,7 @@
 # neither Go nor network, in parts of 45 MiB. Usage: hardware-cluster.sh KUBERNETES DIST
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 kubernetes=$1 dist=$2 name=hardware-cluster
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -17,7 +18,7 @@ done
 # The versions of the Kubernetes modules, and the node's own runtime.
 cp "$cache/kubernetes-$kubernetes.mod" "$all/cache/"
 cp -r "$cache"/runtime-* "$all/cache/"
-go -C test test -c -tags hardware -ldflags '-s -w' -o "$all/hardware" ./hardware
+go -C test test -c -tags "$TAGS,hardware" -ldflags '-s -w' -o "$all/hardware" ./hardware
 cp bin/onenode test/hardware/cluster/run.sh test/hardware/cluster/*.yaml "$dist"/*.tar "$all/"
 # On one GPU whose settings stay as they are, MPS works without a compute mode. No certificate is needed without webhook.
 hack/tool.sh helm template gpu-dra-driver deployments/helm/gpu-dra-driver --namespace gpu-dra-driver --no-hooks \

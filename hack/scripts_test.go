@@ -41,6 +41,11 @@ func tree(t *testing.T) string {
 		files["hack/"+name] = string(text)
 		sums = append(sums, regexp.MustCompile(`"Sum": "h1:[^"]*"`).FindAllString(string(text), -1)...)
 	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["Makefile"] = string(makefile)
 	for _, name := range []string{"demo", "bench", "bench-controller", "bench-kubectl"} {
 		files["bin/"+name] = "true"
 	}

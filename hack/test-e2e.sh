@@ -1,52 +1,89 @@
 #!/usr/bin/env bash
-# Runs the end-to-end suites, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
+# Runs the end-to-end suites, one after another, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
 # RUN selects tests as go test -run does; a suite without such a test starts no cluster.
-# SUITE is main, plugin, nodes, reduced or simulator. The variable FLAGS has flags of the tests, such as -update.
+# SUITE is main, plugin, nodes, server, reduced or simulator, or one that takes longer than a change may wait: earlier, moved, recording.
+# The variable FLAGS has flags of the tests, such as -update. BUILT=1
+# takes the test programs that an earlier call with the suite `build` wrote into bin/tests.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
-. ../hack/phases.sh
+. ../hack/env.sh
+. ../hack/child.sh
 version=$1 run=${2:-}
 shift $(($# < 2 ? $# : 2))
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 runner=$(../hack/tool.sh --path gotestsum)
-ran=
+bin=$(cd .. && pwd)/bin
+ran='' failed=0
 
-# suite NAME PACKAGES [ONENODE-ARGUMENT...] runs the tests of some packages on a cluster; select are arguments of go test.
+# build compiles the tests of packages before a cluster waits for them. The linters vet the code.
+build() {
+  [ -z "${BUILT:-}" ] || return 0
+  go test -c -vet=off -tags "$TAGS,e2e" -o "$bin/tests/" "$@"
+  # `go tool test2json` would give the tests variables that name this module, in which they then look for other modules' tools.
+  go build -o "$bin/test2json" cmd/test2json
+}
+
+# suite NAME PACKAGES FLAGS [ONENODE-ARGUMENT...] runs the tests of some packages on a cluster. FLAGS select tests.
 suite() {
-  local name=$1 packages=$2
-  shift 2
+  local name=$1 packages=$2 select=$3 report=() each
+  shift 3
   if [ -n "$run" ]; then
+    select=-test.run=$run
     # shellcheck disable=SC2086 # packages are words
     for p in $packages; do cat "$p"/*_test.go; done | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' |
       grep -v '^TestMain$' | grep -qE -- "$(sed 's,/[^|]*,,g' <<<"$run")" || return 0
   fi
   ran=1
   # shellcheck disable=SC2086
-  phase "e2e-$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "${select[@]}" $packages ${FLAGS:-}
+  build $packages
+  [ -z "${PHASE_REPORT:-}" ] || report=(--jsonfile-timing-events "$PHASE_REPORT.json")
+  # The first failed test ends its package, unless all are wanted.
+  read -ra each <<<"-test.v=test2json -test.timeout=60m -test.parallel=4 $select ${FLAGS:-}"
+  [ -n "${KEEP_GOING:-}" ] || each+=(-test.failfast)
+  # shellcheck disable=SC2016 # the inner shell expands them
+  child "$bin/onenode" run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
+    "$runner" --format testname "${report[@]}" --raw-command -- bash -c '
+      packages=$1 bin=$2 failed=0
+      shift 2
+      for p in $packages; do
+        (cd "$p" && "$bin/../test2json" -t -p "gpu-dra-driver/test/${p#./}" "$bin/${p##*/}.test" "$@") || failed=1
+        [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
+      done
+      exit $failed' suite "$packages" "$bin/tests" "${each[@]}" || failed=1
 }
-# The package e2e mostly waits, so two suites share its tests, each with a cluster of its own. One suite runs what the
-# other one skips; a RUN is for the first.
-of_plugin='^Test(CDISpecs|ClaimStatus|Groups|Health|Metrics|Partitions|Plugin|Pod|Slices)_'
-select=(-run "${run:-.}")
-main() { [ -n "$run" ] || local select=(-skip "$of_plugin") && suite main ./e2e; }
-plugin() { [ -n "$run" ] || { local select=(-run "$of_plugin") && suite plugin ./e2e; }; }
-# The second node is of another make, for what the controller does. The tests of crashes and of earlier releases need an API
-# server only.
-nodes() { suite nodes "./e2e/nodes ./crash ./skew" --nodes 2; }
+# Two suites share the tests of the package e2e, each with a cluster of its own; times.txt lists what the tests take. A RUN is
+# for the first.
+earlier='TestPlugin_EarlierRelease' moved='TestMigration_|TestSpotNode_'
+half() { echo "-test.run=$(cd .. && go run ./hack/phases deal test/e2e/times.txt "$1" 2)"; }
+main() { suite main ./e2e "$(half 1) -test.skip=$earlier"; }
+plugin() { suite plugin ./e2e "$(half 2) -test.skip=$earlier"; }
+# The second node is of another make, for what the controller does. Its kubelets keep their own intervals.
+nodes() { suite nodes ./e2e/nodes "-test.skip=$moved" --nodes 2 --sync-frequency 0; }
+# Tests that need an API server and no driver on it.
+server() { suite server "./e2e/values ./crash" ''; }
 # An API server without shared counters and shared devices drops them silently.
-reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
+reduced() { suite reduced ./e2e/reduced '' --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
 # Two nodes without boards, which the simulator's chart brings.
-simulator() { suite simulator ./e2e/simulator --nodes 2; }
+simulator() { suite simulator ./e2e/simulator '' --nodes 2; }
+# An earlier release, which is built first.
+earlier() { suite earlier ./e2e "-test.run=$earlier" && skew; }
+skew() { suite skew ./skew ''; }
+# Migration to NVIDIA's driver and back, a node that goes.
+moved() { suite moved ./e2e/nodes "-test.run=$moved" --nodes 2; }
+recording() { suite recording ./e2e/recording ''; }
 
-suites() {
-  local rc=0
-  for s in "${@:-main plugin nodes reduced simulator}"; do
-    for one in $s; do "$one" || rc=1; done
-  done
-  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced, simulator, test/crash or test/skew matches $run" >&2 && rc=1; }
-  return $rc
-}
-lane suites "$@"
-finish
+if [ "${1:-}" = build ]; then
+  build ./e2e ./e2e/nodes ./e2e/values ./e2e/reduced ./e2e/simulator ./crash
+  exit
+fi
+if [ $# = 0 ]; then
+  set -- main nodes server reduced simulator
+  if [ -n "$run" ]; then set -- "$@" skew recording; else set -- "$@" plugin; fi
+fi
+for s; do
+  "$s"
+  [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
+done
+[ -n "$ran" ] || { echo "no end-to-end test of these suites matches $run" >&2 && failed=1; }
+exit $failed

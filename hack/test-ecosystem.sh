@@ -4,6 +4,7 @@
 # Usage: test-ecosystem.sh KUBERNETES [SUITE...]; SUITE is `libraries`, `gangs`, `kueue`, `recipes` or `inference`.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
+. ../hack/env.sh
 . ../hack/child.sh
 version=$1
 shift
@@ -50,7 +51,7 @@ suite() {
   local name=$1 limit=$2
   shift 2
   child ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
-    go test -count=1 -timeout "$limit" -tags e2e "${select[@]}" "./e2e/$name"
+    go test -count=1 -timeout "$limit" -tags "$TAGS,e2e" "${select[@]}" "./e2e/$name"
 }
 
 libraries() { CGO_ENABLED=0 go -C ecosystem test -vet=off -count=1 ./...; }

@@ -6,6 +6,7 @@
 # the demos with their faults, a reboot of the node, down. Prints a table of times. Usage: test-kind.sh KUBERNETES [DEMO...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 
 # step NAME COMMAND... runs a command, and writes its time into the table. Its output has the name before each line.
 step() {
@@ -61,5 +62,5 @@ trap finish EXIT
 step node-image bin/kindhost build --kubernetes "$version"
 # The steps have no network, so their programs are built here.
 step programs hack/tool.sh --path helm
-step e2e.test go -C test test -c -tags e2e -o "$dir/e2e.test" ./e2e
+step e2e.test go -C test test -c -tags "$TAGS,e2e" -o "$dir/e2e.test" ./e2e
 child bin/kindhost run --dir "$dir/host" --kubernetes "$version" -- hack/test-kind.sh --inside "$dir/host" "$dir/e2e.test" "$@"

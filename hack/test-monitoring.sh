@@ -4,6 +4,7 @@
 # Usage: test-monitoring.sh KUBERNETES [REGEX [go test arguments]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 . hack/child.sh
 PROMETHEUS=$(hack/tool.sh --path prometheus)
 PROMTOOL=$(hack/tool.sh --path promtool)
@@ -30,4 +31,4 @@ dir=$(mktemp -d)
 mkdir "$dir/tmp"
 trap 'rm -rf "$dir/tmp"; rmdir "$dir" 2>/dev/null || true' EXIT
 child ../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
-  env TMPDIR="$dir/tmp" go test -count=1 -v -timeout 40m -tags e2e -run "$run" -skip '^TestInference_' ./e2e/monitoring "$@"
+  env TMPDIR="$dir/tmp" go test -count=1 -v -timeout 40m -tags "$TAGS,e2e" -run "$run" -skip '^TestInference_' ./e2e/monitoring "$@"

@@ -1,28 +1,51 @@
 #!/usr/bin/env bash
-# Runs every test that needs no cluster and checks the statement coverage of what ships. The linters vet the code.
-# Usage: test-unit.sh MINIMUM
+# Runs tests that need no cluster. The linters vet the code. Usage:
+#
+#   test-unit.sh short        a tenth of the random cases; the result of an unchanged package comes from Go's cache
+#   test-unit.sh seeds        all cases
+#   test-unit.sh all MINIMUM  all cases, with the statement coverage of what ships, which must reach the minimum
+#   test-unit.sh first        a tenth of the random cases, with coverage, for the phase `rest`
+#   test-unit.sh rest MINIMUM all cases of the packages that have random ones; the coverage of both phases
+#
+# The variable MODULES runs a part. PHASE_REPORT is the prefix of files with the times of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
+[ -z "${GPU_DRA_SEED:-}" ] || echo "random cases begin at seed $GPU_DRA_SEED: the variable GPU_DRA_SEED repeats them" >&2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 runner=$(hack/tool.sh --path gotestsum)
 failed=0
-for module in . deployments test test/monitoring; do
-  # With coverage, go test links a program also for a package without tests.
-  packages=$(go -C "$module" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
-  # With GOGC=400 tests that allocate much need a quarter less CPU time.
+cover=(-count=1 -coverprofile="$dir/one" -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/...)
+case $1 in
+  short) how=(-short) ;;
+  seeds) how=(-count=1) ;;
+  first) how=("${cover[@]}" -short) ;;
+  rest) how=("${cover[@]}") && cp "${PHASE_REPORT%/*}/cover" "$dir/all" ;;
+  all) how=("${cover[@]}") ;;
+esac
+for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
+  packages=$(hack/packages.sh "$module" "$([ "$1" = rest ] && echo random || echo tested)")
+  [ -n "$packages" ] || continue
+  report=()
+  [ -z "${PHASE_REPORT:-}" ] || report=(--jsonfile-timing-events "$PHASE_REPORT.${module//[.\/]/_}.json")
+  # Many tests wait, so more packages run at once than there are processors.
   # shellcheck disable=SC2086 # packages are words
-  (cd "$module" && "$runner" --format pkgname-and-test-fails -- -count=1 -vet=off -timeout 20m -exec "env GOGC=400" \
-    -coverprofile="$dir/one" \
-    -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/... $packages) || failed=1
+  (cd "$module" && "$runner" --format pkgname-and-test-fails --format-hide-empty-pkg "${report[@]}" -- "${how[@]}" -p 4 -vet=off -timeout 20m \
+    -exec "$OLDPWD/hack/timed.sh" $packages) || failed=1
+  [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
   [ -s "$dir/one" ] || continue
   [ -e "$dir/all" ] || head -n 1 "$dir/one" >"$dir/all"
   tail -n +2 "$dir/one" >>"$dir/all"
   rm "$dir/one"
 done
-go tool cover -func="$dir/all" | awk -v least="$1" '/^total:/ {
-  sub("%", "", $3)
-  printf "statement coverage of pkg, internal and api: %s%% (at least %s%%)\n", $3, least
-  exit ($3 + 0 < least + 0)
-}' || failed=1
-exit $failed
+[ $failed = 0 ] || exit 1
+if [ "$1" = first ]; then
+  cp "$dir/all" "${PHASE_REPORT%/*}/cover"
+elif [ -n "${2:-}" ]; then
+  go tool cover -func="$dir/all" | awk -v least="$2" '/^total:/ {
+    sub("%", "", $3)
+    printf "statement coverage of pkg, internal and api: %s%% (at least %s%%)\n", $3, least
+    exit ($3 + 0 < least + 0)
+  }'
+fi

@@ -4,6 +4,7 @@
 # not run stay as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. hack/env.sh
 # The oldest and the newest patch of each minor version that the Go module proxy has, in the order of the table.
 # make test runs 1.37.1.
 known=(v1.37.2 v1.37.0 v1.36.5 v1.36.0 v1.35.8 v1.35.0 v1.34.12 v1.34.0 v1.33.13)
@@ -39,7 +40,7 @@ step() {
   printf '%-9s %-96s' "$version" "$what"
   cd test
   child ../bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags e2e "$@" >"$log" 2>&1 || rc=$?
+    "$runner" --format testname -- -p 1 -count=1 -timeout 60m -tags "$TAGS,e2e" "$@" >"$log" 2>&1 || rc=$?
   cd ..
   minutes=$(awk -v s=$((SECONDS - began)) 'BEGIN {printf "%.1f", s / 60}')
   # "DONE 6 tests, 1 skipped in 20 s"

@@ -3,12 +3,13 @@
 # It opens the site of make site too. Usage: test-web.sh KUBERNETES [go test arguments]
 set -euo pipefail
 cd "$(dirname "$0")/../test"
+. ../hack/env.sh
 . ../hack/child.sh
 version=$1
 shift
-go test -count=1 -v -tags web ./web "$@"
-go test -count=1 -v -tags web -run Browser ./site
+go test -count=1 -v -tags "$TAGS,web" ./web "$@"
+go test -count=1 -v -tags "$TAGS,web" -run Browser ./site
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 child ../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
-  go test -count=1 -v -timeout 20m -tags web,e2e -run '^TestCluster_' ./web
+  go test -count=1 -v -timeout 20m -tags "$TAGS,web,e2e" -run '^TestCluster_' ./web

@@ -6,8 +6,10 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -140,11 +142,18 @@ func (b builder) build(ctx context.Context, im image, p platform) (v1.Image, []b
 }
 
 // compile builds one binary, stripped and without paths of this machine, and returns its path. It stays there for the
-// next run, so that an unchanged one is not linked again.
+// next run, so that an unchanged one is not linked again. The first time it begins with that of make build, which mostly is the same.
 func (b builder) compile(ctx context.Context, im image, bin binary, p platform) (string, error) {
 	out, err := filepath.Abs(filepath.Join(b.out, "bin", p.arch, im.name, path.Base(bin.path)))
 	if err != nil {
 		return "", err
+	}
+	if _, err := os.Stat(out); errors.Is(err, fs.ErrNotExist) {
+		if program, err := os.ReadFile(filepath.Join(b.root, "bin", path.Base(bin.path))); err == nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(out), 0o755), os.WriteFile(out, program, 0o755)); err != nil {
+				return "", err
+			}
+		}
 	}
 	version := b.version
 	if !strings.HasPrefix(bin.pkg, "./") {

@@ -18,7 +18,7 @@ const earlier = "2b072178ebf91eff68cd984657263e533cacc962"
 
 // programs are the built programs, with their build flags.
 var programs = map[string][]string{
-	"dra-kubelet-plugin": {"-tags", "grpcnotrace", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy"},
+	"dra-kubelet-plugin": {"-tags", "netgo,osusergo,grpcnotrace", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy"},
 	"mps-supervisor":     {"-ldflags", "-s -w"},
 }
 

@@ -1,0 +1,108 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// unlisted is the time of a test that the list of times lacks, in seconds.
+const unlisted = 30
+
+// deal prints the regular expression of a part of the tests beside the file with their times.
+func deal(file, part, of string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	times, err := parseTimes(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	n, err := strconv.Atoi(part)
+	if err != nil {
+		return err
+	}
+	parts, err := strconv.Atoi(of)
+	if err != nil || parts < 1 || n < 1 || n > parts {
+		return fmt.Errorf("there is no part %s of %s", part, of)
+	}
+	sources, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*_test.go"))
+	if err != nil {
+		return err
+	}
+	var tests []string
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			return err
+		}
+		for _, name := range testName.FindAllStringSubmatch(string(text), -1) {
+			tests = append(tests, name[1])
+		}
+	}
+	fmt.Println(expression(dealt(tests, times, parts)[n-1]))
+	return nil
+}
+
+var testName = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]*)\(t \*testing\.T\)`)
+
+// parseTimes reads lines of a test's name and its seconds.
+func parseTimes(text string) (map[string]float64, error) {
+	out := map[string]float64{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(f[len(f)-1], 64)
+		if len(f) != 2 || err != nil {
+			return nil, fmt.Errorf("%q is not a test and its seconds", strings.TrimSpace(line))
+		}
+		out[f[0]] = seconds
+	}
+	return out, nil
+}
+
+// unit is the part of a test's name that says what it tests. Tests of one unit mostly need the same settings of the chart, so they
+// stay together.
+func unit(test string) string { return strings.SplitN(test, "_", 2)[0] }
+
+// dealt divides the units of tests into parts that take about as long as each other.
+func dealt(tests []string, times map[string]float64, parts int) [][]string {
+	units := map[string]float64{}
+	for _, t := range tests {
+		seconds, ok := times[t]
+		if !ok {
+			seconds = unlisted
+		}
+		units[unit(t)] += seconds
+	}
+	longest := slices.SortedFunc(maps.Keys(units), func(a, b string) int { return cmp.Or(cmp.Compare(units[b], units[a]), cmp.Compare(a, b)) })
+	out, took := make([][]string, parts), make([]float64, parts)
+	for _, u := range longest {
+		least := 0
+		for i := range took {
+			if took[i] < took[least] {
+				least = i
+			}
+		}
+		out[least], took[least] = append(out[least], u), took[least]+units[u]
+	}
+	return out
+}
+
+// expression matches the tests of some units.
+func expression(units []string) string {
+	slices.Sort(units)
+	return "^(" + strings.Join(units, "|") + ")(_|$)"
+}

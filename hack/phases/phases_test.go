@@ -1,0 +1,302 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the table of CONTRIBUTING.md")
+
+// proven returns the table of CONTRIBUTING.md.
+func proven(p plan) string {
+	var b strings.Builder
+	b.WriteString("| phase | in `make check` | `make test` | `make test-all` | proves |\n| --- | --- | --- | --- | --- |\n")
+	mark := func(p phase, target string) string {
+		if slices.Contains(p.targets, target) {
+			return " yes"
+		}
+		return ""
+	}
+	for _, one := range p.phases {
+		fmt.Fprintf(&b, "| `%s` |%s |%s |%s | %s |\n", one.name, mark(one, "check"), mark(one, "test"), mark(one, "test-all"), one.proves)
+	}
+	return b.String()
+}
+
+func TestPlan_Contributing_HasItsTable(t *testing.T) {
+	p, err := parse(planText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "../../CONTRIBUTING.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := regexp.MustCompile(`(?s)(<!-- phases: begin -->\n).*?(<!-- phases: end -->)`)
+	want := place.ReplaceAllString(string(text), "${1}"+strings.ReplaceAll(proven(p), "$", "$$")+"${2}")
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, string(text)); diff != "" && !*update || !place.Match(text) {
+		t.Errorf("CONTRIBUTING.md differs from hack/phases/plan.tsv; -update writes it (-want +got):\n%s", diff)
+	}
+}
+
+// TestPlan_Targets_NothingIsLost compares the plan with the Makefile: what a smaller target proves a larger one proves too, and each
+// target that tests is in the largest.
+func TestPlan_Targets_NothingIsLost(t *testing.T) {
+	p, err := parse(planText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := ""
+	for _, one := range p.phases {
+		commands += one.command + "\n"
+		for i, target := range []string{"check", "test"} {
+			// unit-first is unit-short with coverage.
+			larger := []string{"test", "test-all"}[i]
+			if one.name != "unit-short" && slices.Contains(one.targets, target) && !slices.Contains(one.targets, larger) {
+				t.Errorf("%s is in %s and not in %s", one.name, target, larger)
+			}
+		}
+		if one.name != "unit-short" && !slices.Contains(one.targets, "test-all") {
+			t.Errorf("%s is not in test-all", one.name)
+		}
+	}
+	nightly, err := os.ReadFile("../../.github/workflows/nightly.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range p.phases {
+		// Real GPUs are not there, and kind has a workflow of its own.
+		if slices.Contains(one.targets, "test-all") && !slices.Contains(one.targets, "test") && one.name != "hardware" && one.name != "kind" &&
+			!regexp.MustCompile(`(?m)^ +- .*\b`+one.name+`\b`).Match(nightly) {
+			t.Errorf("nightly.yml lacks the phase %s", one.name)
+		}
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Those that a phase runs by its script, and those that need what a machine can lack.
+	other := map[string]string{
+		"test": "", "test-all": "", "test-unit": "hack/test-unit.sh", "test-e2e": "hack/test-e2e.sh", "test-cluster": "cluster", "bench-packing": "", "test-hardware": "",
+	}
+	targets := regexp.MustCompile(`(?m)^((?:test|bench)[a-z0-9-]*):`).FindAllStringSubmatch(string(makefile), -1)
+	if len(targets) < 10 {
+		t.Fatalf("the Makefile has the targets %v", targets)
+	}
+	for _, m := range targets {
+		want, is := other[m[1]]
+		if !is {
+			want = "make --no-print-directory " + m[1]
+		}
+		if !strings.Contains(commands, want) {
+			t.Errorf("no phase of test-all runs %q", want)
+		}
+	}
+}
+
+func TestParse_WrongRows_AreRefused(t *testing.T) {
+	const floor = "# floor 0.5\n"
+	for text, want := range map[string]string{
+		"":                                  "no line",
+		"# floor 0\n":                       "not a number",
+		floor + "a\ttest\t1\tlane\t0\tx\n":  "6 fields",
+		floor + "a\ttest\tx\tl\t0\tc\tp\n":  "the stage",
+		floor + "a\ttest\t1\tl\t-1\tc\tp\n": "the budget",
+		floor + "a\ttest\t1\tl\t0\tc\t\n":   "needs a name",
+		floor + "a\tt\t1\tl\t0\tc\tp\na\tt\t1\tl\t0\tc\tp\n": "of its own",
+	} {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// ran runs a plan whose commands write into a file what they do.
+func ran(t *testing.T, ctx context.Context, keepGoing bool, rows ...string) (said, out string, err error) {
+	t.Helper()
+	text := "# floor 1\n"
+	for _, row := range rows {
+		f := strings.SplitN(row, " ", 4) // name stage lane command
+		text += strings.Join([]string{f[0], "test", f[1], f[2], "0", f[3], "it"}, "\t") + "\n"
+	}
+	p, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Setenv("SAID", filepath.Join(dir, "said"))
+	var b strings.Builder
+	r := &runner{dir: dir, out: &b, keepGoing: keepGoing}
+	err = r.run(ctx, p.of("test"))
+	text2, _ := os.ReadFile(filepath.Join(dir, "said"))
+	states := ""
+	for _, one := range r.results {
+		states += one.name + " " + one.state + "\n"
+	}
+	return string(text2), b.String() + states, err
+}
+
+func TestRun_LanesAndStages_KeepTheirOrder(t *testing.T) {
+	said, out, err := ran(t, t.Context(), false,
+		// Each phase of the lane waits for the other one, so they run at once; so do two lanes.
+		"a 1 l*2 touch $SAID.a; until [ -e $SAID.b ]; do sleep 0.01; done; echo a >>$SAID",
+		"b 1 l*2 touch $SAID.b; until [ -e $SAID.a ]; do sleep 0.01; done; echo a >>$SAID",
+		"c 1 m until [ -e $SAID.a ]; do sleep 0.01; done",
+		"d 2 l echo d >>$SAID", "e 2 l echo e >>$SAID")
+	if want := "a\na\nd\ne\n"; said != want || err != nil {
+		t.Errorf("the phases said %q, want %q: %v\n%s", said, want, err, out)
+	}
+}
+
+func TestRun_PhaseFails_EndsTheOthers(t *testing.T) {
+	rows := []string{
+		"slow 1 a trap 'sleep 0.2; echo cleaned >>$SAID; exit 1' TERM; touch $SAID.up; while :; do sleep 0.01; done",
+		"red 1 b until [ -e $SAID.up ]; do sleep 0.01; done; echo '=== Failed'; echo the cause; echo DONE 1 tests; exit 1",
+		"next 1 b echo next >>$SAID", "later 2 a echo later >>$SAID",
+	}
+	said, out, err := ran(t, t.Context(), false, rows...)
+	if said != "cleaned\n" || !errors.Is(err, errFailed) {
+		t.Errorf("the phases said %q: %v", said, err)
+	}
+	for _, want := range []string{"red: the cause\n", "red failed after 0 s:\n=== Failed\nthe cause\n", "red failed\n", "slow ended\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the output lacks %q:\n%s", want, out)
+		}
+	}
+	rows[0] = "slow 1 a until [ -e $SAID.done ]; do sleep 0.01; done; echo slow >>$SAID"
+	rows[1] = "red 1 b touch $SAID.done; exit 1"
+	said, _, err = ran(t, t.Context(), true, rows...)
+	for _, want := range []string{"slow\n", "next\n", "later\n"} {
+		if !strings.Contains(said, want) || !errors.Is(err, errFailed) {
+			t.Errorf("with KEEP_GOING the phases said %q: %v", said, err)
+		}
+	}
+}
+
+func TestRun_Interrupted_WaitsForItsProcesses(t *testing.T) {
+	ctx, interrupt := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer interrupt()
+	// The shell ends at once, its child takes a while to clean up.
+	said, out, err := ran(t, ctx, false, `a 1 l (trap 'sleep 0.3; echo cleaned >>$SAID; exit' TERM; while :; do sleep 0.01; done) & wait`)
+	if said != "cleaned\n" || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(out, "a ended") {
+		t.Errorf("said %q: %v\n%s", said, err, out)
+	}
+}
+
+func TestReport_PhaseGrows_Fails(t *testing.T) {
+	p := plan{floor: 1}
+	quiet := machine{floor: 2 * time.Second, load: "1 1 1"} // Half as fast as where the budgets were measured.
+	one := func(change func(*result)) []result {
+		r := result{phase: phase{name: "unit", lane: "unit", budget: 100}, cpu: 220 * time.Second, state: ok}
+		change(&r)
+		return []result{r}
+	}
+	built := result{phase: phase{name: "images", lane: "build-images"}, cpu: 10 * time.Minute, state: ok}
+	for name, c := range map[string]struct {
+		results []result
+		machine machine
+		red     bool
+	}{
+		"within its budget":            {one(func(*result) {}), quiet, false},
+		"too much":                     {one(func(r *result) { r.cpu = 240 * time.Second }), quiet, true},
+		"the compiler's part":          {one(func(r *result) { r.cpu, r.tests = 500*time.Second, 220*time.Second }), quiet, false},
+		"too much of its tests":        {one(func(r *result) { r.cpu, r.tests = 500*time.Second, 240*time.Second }), quiet, true},
+		"it compiled what it runs":     {append(one(func(r *result) { r.cpu = 500 * time.Second }), built), quiet, false},
+		"tests of a cold run":          {append(one(func(r *result) { r.tests = 500 * time.Second }), built), quiet, true},
+		"failed":                       {one(func(r *result) { r.cpu, r.state = 500*time.Second, failed }), quiet, false},
+		"clusters":                     {one(func(r *result) { r.lane, r.cpu = "clusters*2", 500*time.Second }), quiet, true},
+		"clusters beside other load":   {one(func(r *result) { r.lane, r.cpu = "clusters*2", 500*time.Second }), machine{floor: quiet.floor, others: 1}, false},
+		"unit tests beside other load": {one(func(r *result) { r.cpu = 500 * time.Second }), machine{floor: quiet.floor, others: 1}, true},
+	} {
+		table, err := report("test", p, c.results, c.machine, time.Minute, []test{{"pkg/a.TestB", 12.3}})
+		if (err != nil) != c.red || err != nil && !strings.HasPrefix(err.Error(), "unit: ") {
+			t.Errorf("%s: %v\n%s", name, err, table)
+		}
+		if !strings.Contains(table, "12.3 s  pkg/a.TestB") {
+			t.Errorf("%s: the table lacks the slow test:\n%s", name, table)
+		}
+	}
+}
+
+func TestTimesOf_LinesOfBash_AddUp(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "unit.cpu")
+	if err := os.WriteFile(file, []byte("1m2.500s 0m3.100s\n0m0.400s 0m0.000s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := timesOf(file); err != nil || got != 66*time.Second {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := timesOf(file + "s"); err != nil || got != 0 {
+		t.Errorf("no file: %v, %v", got, err)
+	}
+}
+
+func TestDealt_UnitsOfTests_PartsTakeAsLong(t *testing.T) {
+	tests := []string{"TestDemos", "TestAuto_A_B", "TestAuto_B_C", "TestNew_A_B", "TestPlugin_A_B", "TestPack_A_B"}
+	times := map[string]float64{"TestDemos": 100, "TestAuto_A_B": 40, "TestAuto_B_C": 20, "TestPlugin_A_B": 50, "TestPack_A_B": 10}
+	parts := dealt(tests, times, 2)
+	// A test without a time is taken for one of 30 s.
+	want := [][]string{{"TestDemos", "TestNew"}, {"TestAuto", "TestPlugin", "TestPack"}}
+	if diff := cmp.Diff(want, parts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for i, part := range parts {
+		re := regexp.MustCompile(expression(part))
+		for _, test := range tests {
+			if re.MatchString(test) != slices.Contains(want[i], unit(test)) {
+				t.Errorf("%s matches %s: %t", re, test, re.MatchString(test))
+			}
+		}
+	}
+}
+
+// TestTimes_EndToEnd_HasEachTest reads the list of the tree.
+func TestTimes_EndToEnd_HasEachTest(t *testing.T) {
+	text, err := os.ReadFile("../../test/e2e/times.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	times, err := parseTimes(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../test/e2e/*_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testName.FindAllStringSubmatch(string(source), -1) {
+			there[m[1]] = true
+		}
+	}
+	for name := range times {
+		if !there[name] {
+			t.Errorf("times.txt has %s, which does not exist", name)
+		}
+	}
+}
