@@ -43,10 +43,7 @@ func waitPlacements(ctx context.Context, t *testing.T, profile string, want int)
 
 // TestAuto_ClaimsAskForProfiles_NodePublishesThem follows one node with the setting Auto, then removes the controller.
 func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set", "publish[0].profiles=Auto"))
+	ctx := testContext(t, "--set", "publish[0].profiles=Auto")
 	profiles := []string{"1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"}
 	for _, p := range profiles {
 		waitPlacements(ctx, t, p, 1)
@@ -96,10 +93,7 @@ func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
 // TestCordon_PartitionsPublishedLater_NoClaimGetsOne cordons all GPUs before the node publishes the partitions that claims then
 // ask for, and restarts the plugin. One GPU after the other is released.
 func TestCordon_PartitionsPublishedLater_NoClaimGetsOne(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set", "publish[0].profiles=Auto"))
+	ctx := testContext(t, "--set", "publish[0].profiles=Auto")
 	const profile = "4g.40gb" // It fits once on a GPU.
 	waitPlacements(ctx, t, profile, 1)
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

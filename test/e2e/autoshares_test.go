@@ -62,10 +62,7 @@ func forgetShares(ctx context.Context, t *testing.T) {
 
 // TestAuto_ClaimsAskForShares_NodeSharesGPUs has the first claims for a share wait for it, instead of taking a whole GPU.
 func TestAuto_ClaimsAskForShares_NodeSharesGPUs(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set", "publish[0].shareable=Auto"))
+	ctx := testContext(t, "--set", "publish[0].shareable=Auto")
 	forgetShares(ctx, t)
 	waitShareable(ctx, t, false)
 	namespace := createNamespace(ctx, t, nil)
@@ -114,9 +111,7 @@ func TestAuto_ClaimsAskForShares_NodeSharesGPUs(t *testing.T) {
 
 // TestAuto_ClaimsWithCapacity_GetASelector has claims of all forms, and those that the policy must leave as they are.
 func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
-	ctx := testContext(t)
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set", "publish[0].shareable=Auto"))
+	ctx := testContext(t, "--set", "publish[0].shareable=Auto")
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	selectors := func(all []resourceapi.DeviceSelector) (out []string) {
 		for _, s := range all {
@@ -194,11 +189,8 @@ func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
 // TestReplicas_RenamedByDefault_SharesRun has a setting whose attribute fills whole GPUs of a large board. The API server refuses devices
 // with more than 32 attributes and capacities.
 func TestReplicas_RenamedByDefault_SharesRun(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set-json", `sharing.config={"version":"v1","sharing":{"timeSlicing":{"renameByDefault":true,`+
-		`"resources":[{"name":"nvidia.com/gpu","replicas":4}]}}}`))
+	ctx := testContext(t, "--set-json", `sharing.config={"version":"v1","sharing":{"timeSlicing":{"renameByDefault":true,`+
+		`"resources":[{"name":"nvidia.com/gpu","replicas":4}]}}}`)
 	must(t, cluster.Eventually(ctx, "renamed shares of all GPUs", 90*time.Second, func(ctx context.Context) (bool, string) {
 		gpus, err := cluster.Devices(ctx, "gpu")
 		n, most := 0, 0

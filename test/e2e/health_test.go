@@ -168,10 +168,7 @@ func checkGPULost(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 // TestHealth_XIDOfTaintXIDs_StaysUntilCleared kills the plugin meanwhile. The fault of another GPU shows that the new
 // process publishes.
 func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set-json", "health.taintXIDs=[46]"))
+	ctx := testContext(t, "--set-json", "health.taintXIDs=[46]")
 	pod := runDemo(ctx, t, "one-gpu")[0]
 	device := podDevices(ctx, t, pod)[0]
 	address := addressOf(t, device)
@@ -230,7 +227,6 @@ func killPlugin(ctx context.Context, t *testing.T, while func()) {
 // TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared installs a driver before R570. The plugin is killed meanwhile.
 func TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared(t *testing.T) {
 	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
 	t.Cleanup(func() { replaceDriver(context.WithoutCancel(ctx), t, "580.126.09") })
 	replaceDriver(ctx, t, "550.54.15")
 	pod := runDemo(ctx, t, "one-gpu")[0]
@@ -262,14 +258,8 @@ func TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared(t *testing.T) 
 // TestHealth_KernelLog_FindsXIDsOfWhileThePluginWasDown has a driver before R570, so that no poll shows the fault. The XID of
 // another GPU, which no claim has, shows that a cleared fault does not come back with the next process.
 func TestHealth_KernelLog_FindsXIDsOfWhileThePluginWasDown(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		replaceDriver(ctx, t, "580.126.09")
-		must(t, cluster.Helm(ctx))
-	})
-	must(t, cluster.Helm(ctx, "--set", "health.kernelLog=true"))
+	ctx := testContext(t, "--set", "health.kernelLog=true")
+	t.Cleanup(func() { replaceDriver(context.WithoutCancel(ctx), t, "580.126.09") })
 	replaceDriver(ctx, t, "550.54.15")
 	pod := runDemo(ctx, t, "one-gpu")[0]
 	device := podDevices(ctx, t, pod)[0]
@@ -319,14 +309,14 @@ func replaceDriver(ctx context.Context, t *testing.T, version string) {
 	}
 }
 
+// evictions are settings of the chart with which Kubernetes evicts the pods of faulty GPUs.
+var evictions = []string{"--set-json", `health.evict=["lost","reset"]`}
+
 // TestHealth_EvictReset_PodStartsOnAnotherGPU has a Deployment that a pod disruption budget does not protect, and a pod
 // of nvidia.com/gpu, which Kubernetes does not evict.
 func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
+	ctx := testContext(t, evictions...)
 	t.Cleanup(func() { waitTaints(context.WithoutCancel(ctx), t) })
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set-json", `health.evict=["reset"]`))
 	namespace := createNamespace(ctx, t, nil)
 	stays := createPod(ctx, t, namespace, "stays", "", func(s *corev1.PodSpec) {
 		s.ResourceClaims = nil
@@ -387,10 +377,7 @@ func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
 // TestHealth_EvictLost_PartitionStartsOnAnotherGPU loses the GPU of a pod's partition, and removes the next one from the PCI
 // bus. Both come back at the end.
 func TestHealth_EvictLost_PartitionStartsOnAnotherGPU(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set-json", `health.evict=["lost"]`))
+	ctx := testContext(t, evictions...)
 	namespace := createNamespace(ctx, t, nil)
 	deployPartitions(ctx, t, namespace, "1g.10gb", 1)
 	now := waitReady(ctx, t, namespace, 1, nil)
@@ -428,11 +415,8 @@ func TestHealth_EvictLost_PartitionStartsOnAnotherGPU(t *testing.T) {
 
 // TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU has a GPU that NVIDIA's driver cannot reset, and one of a pod.
 func TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU(t *testing.T) {
-	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
+	ctx := testContext(t, "--set", "health.reset=WhenIdle")
 	t.Cleanup(func() { waitTaints(context.WithoutCancel(ctx), t) }) // The next test needs all GPUs.
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
-	must(t, cluster.Helm(ctx, "--set", "health.reset=WhenIdle"))
 	pod := runDemo(ctx, t, "one-gpu")[0]
 	device := podDevices(ctx, t, pod)[0]
 	all, err := cluster.Devices(ctx, string(gpu.KindGPU))

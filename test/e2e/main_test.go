@@ -24,6 +24,16 @@ func TestMain(m *testing.M) {
 	})
 }
 
-func testContext(t *testing.T) context.Context { return e2etest.Context(t, 6*time.Minute) }
+// testLimit is the limit of a test.
+const testLimit = 6 * time.Minute
+
+// testContext begins a test. The chart gets the Helm arguments, unless it has them since an earlier test: an upgrade takes ten
+// seconds.
+func testContext(t *testing.T, values ...string) context.Context {
+	t.Helper()
+	ctx := e2etest.Context(t, testLimit)
+	must(t, cluster.Configure(ctx, "", values...))
+	return ctx
+}
 
 var must = e2etest.Must

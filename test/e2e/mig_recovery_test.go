@@ -111,26 +111,6 @@ func TestPartitions_PodsEnd_GPUsAreWholeAgain(t *testing.T) {
 	}
 }
 
-func TestPartitions_RollingUpdateUnderLoad_LosesNone(t *testing.T) {
-	const replicas = 14
-	ctx := testContext(t)
-	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
-	namespace := createNamespace(ctx, t, nil)
-	deployPartitions(ctx, t, namespace, "1g.10gb", replicas)
-	old := waitReady(ctx, t, namespace, replicas, nil)
-	done := make(chan error, 1)
-	go func() { done <- cluster.Helm(ctx, "--set", "logVerbosity=4") }()
-	for name := range old {
-		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
-	}
-	must(t, <-done)
-	for _, p := range waitReady(ctx, t, namespace, replicas, old) {
-		checkPod(ctx, t, p)
-	}
-	pluginPods(ctx, t, 1)
-	checkRecords(ctx, t, replicas)
-}
-
 // waitReady waits until a namespace has exactly count pods, all of them ready and none of them old.
 func waitReady(ctx context.Context, t *testing.T, namespace string, count int, old map[string]corev1.Pod) map[string]corev1.Pod {
 	t.Helper()
@@ -154,10 +134,16 @@ func waitReady(ctx context.Context, t *testing.T, namespace string, count int, o
 // deployPartitions creates a Deployment of pods with one partition each.
 func deployPartitions(ctx context.Context, t *testing.T, namespace, profile string, replicas int32) {
 	t.Helper()
+	deploy(ctx, t, namespace, "mig-"+profile+".nvidia.com", replicas)
+}
+
+// deploy creates a Deployment of pods with one device of a class each.
+func deploy(ctx context.Context, t *testing.T, namespace, class string, replicas int32) {
+	t.Helper()
 	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "partitions"},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-" + profile + ".nvidia.com"}}},
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}},
 		}}},
 	}, metav1.CreateOptions{})
 	must(t, err)

@@ -260,51 +260,6 @@ func TestPartitions_MonitoringAgentUsesGPU_EventNamesIt(t *testing.T) {
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "held-up"))
 }
 
-func TestPartitions_NodeReboots_CreatedAgain(t *testing.T) {
-	ctx := testContext(t)
-	pods := runDemo(ctx, t, "mig-mixed")
-	must(t, cluster.Sim(ctx, "reboot"))
-	must(t, cluster.Node(ctx, "reboot"))
-	must(t, cluster.WaitPublished(ctx, 8))
-	pluginPods(ctx, t, 1)
-	must(t, cluster.Eventually(ctx, "the pod to start again", 120*time.Second, func(ctx context.Context) (bool, string) {
-		p, err := cluster.Client.CoreV1().Pods(pods[0].Namespace).Get(ctx, pods[0].Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		return ready(*p) && p.Status.ContainerStatuses[0].RestartCount > 0, "not restarted yet"
-	}))
-	checkPod(ctx, t, waitRunning(ctx, t, pods[0].Namespace, pods[0].Name))
-}
-
-func TestPartitions_PluginKilled_NoneLeakedNorLost(t *testing.T) {
-	const replicas = 21
-	ctx := testContext(t)
-	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
-	namespace := createNamespace(ctx, t, nil)
-	deployPartitions(ctx, t, namespace, "1g.10gb", replicas)
-	old := waitReady(ctx, t, namespace, replicas, nil)
-	// Kill the plugin while pods are replaced, so that it is creating and destroying partitions.
-	for name := range old {
-		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
-	}
-	p := pluginPods(ctx, t, 1)[0]
-	must(t, cluster.KillContainer(ctx, p, 0))
-	must(t, cluster.Eventually(ctx, "the plugin started again", 120*time.Second, func(ctx context.Context) (bool, string) {
-		now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		c := now.Status.ContainerStatuses[0]
-		return c.Ready && c.RestartCount > p.Status.ContainerStatuses[0].RestartCount, fmt.Sprintf("%+v", c.State)
-	}))
-	retryPods(ctx, t, namespace)
-	for _, p := range waitReady(ctx, t, namespace, replicas, old) {
-		checkPod(ctx, t, p)
-	}
-	checkRecords(ctx, t, replicas)
-}
-
 func kubectlGPU(ctx context.Context, t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := cluster.KubectlGPU(ctx, args...)
@@ -357,7 +312,6 @@ func checkKubectlGPU(ctx context.Context, t *testing.T, namespace string) (gpus 
 // TestSlices_PredictedByBoard_EqualNode compares the prediction for the board with one of the node's published slices.
 func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 	ctx := testContext(t)
-	must(t, cluster.Configure(ctx, ""))
 	must(t, cluster.WaitPublished(ctx, 8))
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)

@@ -125,17 +125,18 @@ func messages(ctx context.Context, t *testing.T, namespace, reason string) (out 
 	return out
 }
 
-func preemption(ctx context.Context, t *testing.T) {
+// preemption starts a test with preemption.
+func preemption(t *testing.T) context.Context {
 	t.Helper()
-	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	ctx := testContext(t, "--set", "preemption.enabled=true")
 	t.Cleanup(func() {
 		if t.Failed() {
 			log, err := cluster.Kubectl(context.WithoutCancel(ctx), "-n", env.Namespace, "logs", "-l", "app.kubernetes.io/component=controller", "--tail=60", "--prefix")
 			t.Logf("%v: the controller's log:\n%s", err, log)
 		}
 	})
-	must(t, cluster.Helm(ctx, "--set", "preemption.enabled=true"))
 	createPriorities(ctx, t)
+	return ctx
 }
 
 // waitPreempts waits until a pod runs for which another one leaves. If a newcomer got the devices first, it takes a minute more.
@@ -147,8 +148,7 @@ func waitPreempts(ctx context.Context, t *testing.T, namespace, name string) cor
 // TestPreemption_HigherPriority_EvictsAndRuns fills the node with pods of a Deployment, which creates each evicted pod again.
 // A pod with the policy Never waits all the time.
 func TestPreemption_HigherPriority_EvictsAndRuns(t *testing.T) {
-	ctx := testContext(t)
-	preemption(ctx, t)
+	ctx := preemption(t)
 	namespace := createNamespace(ctx, t, nil)
 	keeper(ctx, t, namespace, 6)
 	for _, grace := range []int{1, 0} {
@@ -191,8 +191,7 @@ func TestPreemption_HigherPriority_EvictsAndRuns(t *testing.T) {
 
 // TestPreemption_DisruptionBudget_Holds has a budget that allows no eviction, until it is gone.
 func TestPreemption_DisruptionBudget_Holds(t *testing.T) {
-	ctx := testContext(t)
-	preemption(ctx, t)
+	ctx := preemption(t)
 	namespace := createNamespace(ctx, t, nil)
 	keeper(ctx, t, namespace, 6)
 	startNotebooks(ctx, t, namespace, 1)
@@ -225,8 +224,7 @@ func TestPreemption_DisruptionBudget_Holds(t *testing.T) {
 
 // TestPreemption_ExtendedResource_OnBothSides has pods that ask for nvidia.com/gpu, without a claim of their own.
 func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
-	ctx := testContext(t)
-	preemption(ctx, t)
+	ctx := preemption(t)
 	namespace := createNamespace(ctx, t, nil)
 	keeper(ctx, t, namespace, 7)
 	createPod(ctx, t, namespace, "notebook", "", prioritized("e2e-low", byResource))
@@ -243,8 +241,7 @@ func TestPreemption_ExtendedResource_OnBothSides(t *testing.T) {
 // TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs has a pod for the GPUs of two pods of a Deployment, which creates them
 // again at once. The GPUs are reserved until both are free.
 func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
-	ctx := testContext(t)
-	preemption(ctx, t)
+	ctx := preemption(t)
 	namespace := createNamespace(ctx, t, nil)
 	keeper(ctx, t, namespace, 6)
 	for _, grace := range []int{0, 1} {
@@ -274,29 +271,5 @@ func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
 		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 		_, err = cluster.Kubectl(ctx, "-n", namespace, "delete", "deployment", "notebook", "--wait", "--cascade=foreground")
 		must(t, err)
-	}
-}
-
-// TestPreemption_Demo_ProductionTakesANotebook runs the files of demo/priority.
-func TestPreemption_Demo_ProductionTakesANotebook(t *testing.T) {
-	ctx := testContext(t)
-	preemption(ctx, t)
-	const namespace = "demo-priority"
-	file := func(name string) string { return filepath.Join(cluster.Tree, "demo", "priority", name) }
-	_, err := cluster.Kubectl(ctx, "apply", "-f", file("notebooks.yaml"))
-	must(t, err)
-	t.Cleanup(func() {
-		_, err := cluster.Kubectl(context.WithoutCancel(ctx), "delete", "-f", file("notebooks.yaml"), "--wait", "--timeout", "90s")
-		must(t, err)
-	})
-	must(t, cluster.Eventually(ctx, "eight notebooks run", time.Minute, func(ctx context.Context) (bool, string) {
-		n := len(notebooks(ctx, t, namespace))
-		return n == 8, fmt.Sprint(n)
-	}))
-	_, err = cluster.Kubectl(ctx, "apply", "-f", file("production.yaml"))
-	must(t, err)
-	waitPreempts(ctx, t, namespace, "production")
-	if n, all := len(notebooks(ctx, t, namespace)), messages(ctx, t, namespace, "Preempted"); n != 7 || len(all) != 1 {
-		t.Errorf("%d notebooks run; evicted: %q", n, all)
 	}
 }

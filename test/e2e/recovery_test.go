@@ -175,24 +175,23 @@ func TestSlices_DeletedByOthers_PublishedAgain(t *testing.T) {
 	must(t, cluster.WaitPublished(ctx, 8))
 }
 
+// TestPlugin_NodeReboots_PodsStartAgain has pods with whole GPUs, and with partitions, which are created again.
 func TestPlugin_NodeReboots_PodsStartAgain(t *testing.T) {
 	ctx := testContext(t)
-	pods := runDemo(ctx, t, "deployment-of-8")
+	pods := append(runDemo(ctx, t, "mig-and-whole"), runDemo(ctx, t, "mig-mixed")...)
 	must(t, cluster.Sim(ctx, "reboot"))
 	must(t, cluster.Node(ctx, "reboot"))
 	must(t, cluster.WaitPublished(ctx, 8))
 	pluginPods(ctx, t, 1)
-	now, err := cluster.WaitPods(ctx, pods[0].Namespace, len(pods))
-	must(t, err)
 	owners := map[string]string{}
-	for _, p := range now {
-		// The kubelet retries a Prepare that failed without the plugin after 60 to 90 s.
+	for _, p := range pods {
 		must(t, cluster.Eventually(ctx, p.Name+" started again", 120*time.Second, func(ctx context.Context) (bool, string) {
 			q, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 			if err != nil {
 				return false, err.Error()
 			}
-			return ready(*q) && q.Status.ContainerStatuses[0].RestartCount > 0, "not restarted yet"
+			p = *q
+			return ready(p) && p.Status.ContainerStatuses[0].RestartCount > 0, "not restarted yet"
 		}))
 		checkPod(ctx, t, p)
 		for claim, devices := range devicesByClaim(ctx, t, p) {
@@ -291,35 +290,60 @@ func taintCount(ctx context.Context, t *testing.T, device string) (int, bool) {
 	return 0, false
 }
 
+// replaced disrupts the node while all its pods, with whole GPUs and with partitions, are replaced, so that Prepare and Unprepare are
+// in progress. Each new pod must have what its claim says, and no claim may have a record too many.
+func replaced(ctx context.Context, t *testing.T, disrupt func() error) {
+	t.Helper()
+	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
+	// New partitions can be of other GPUs than the old ones, so three GPUs are left for them.
+	sets := []struct {
+		class    string
+		replicas int
+	}{{env.Driver, 3}, {"mig-1g.10gb.nvidia.com", 14}}
+	var namespaces []string
+	var old []map[string]corev1.Pod
+	for _, s := range sets {
+		namespaces = append(namespaces, createNamespace(ctx, t, nil))
+		deploy(ctx, t, namespaces[len(namespaces)-1], s.class, int32(s.replicas))
+	}
+	for i, s := range sets {
+		old = append(old, waitReady(ctx, t, namespaces[i], s.replicas, nil))
+	}
+	for i := range sets {
+		must(t, cluster.Client.CoreV1().Pods(namespaces[i]).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
+	must(t, disrupt())
+	for i := range sets {
+		retryPods(ctx, t, namespaces[i])
+	}
+	records := 0
+	for i, s := range sets {
+		for _, p := range waitReady(ctx, t, namespaces[i], s.replicas, old[i]) {
+			checkPod(ctx, t, p)
+		}
+		records += s.replicas
+	}
+	pluginPods(ctx, t, 1)
+	checkRecords(ctx, t, records)
+}
+
 func TestPlugin_Killed_LosesNoClaim(t *testing.T) {
 	ctx := testContext(t)
-	demo := runDemo(ctx, t, "deployment-of-8")
-	// Kill the plugin while pods are replaced, so that Prepare and Unprepare are in progress.
-	for _, p := range demo {
-		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
-	}
-	p := pluginPods(ctx, t, 1)[0]
-	must(t, cluster.KillContainer(ctx, p, 0))
-	pods, err := cluster.WaitPods(ctx, demo[0].Namespace, 8)
-	must(t, err)
-	for _, p := range pods {
-		checkPod(ctx, t, p)
-	}
+	replaced(ctx, t, func() error {
+		p := pluginPods(ctx, t, 1)[0]
+		must(t, cluster.KillContainer(ctx, p, 0))
+		return cluster.Eventually(ctx, "the plugin started again", 120*time.Second, func(ctx context.Context) (bool, string) {
+			now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			c := now.Status.ContainerStatuses[0]
+			return c.Ready && c.RestartCount > p.Status.ContainerStatuses[0].RestartCount, fmt.Sprintf("%+v", c.State)
+		})
+	})
 }
 
 func TestPlugin_RollingUpdateUnderLoad_LosesNoClaim(t *testing.T) {
 	ctx := testContext(t)
-	demo := runDemo(ctx, t, "deployment-of-8")
-	done := make(chan error, 1)
-	go func() { done <- cluster.Helm(ctx, "--set", "logVerbosity=3") }()
-	for _, p := range demo {
-		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
-	}
-	must(t, <-done)
-	pods, err := cluster.WaitPods(ctx, demo[0].Namespace, 8)
-	must(t, err)
-	for _, p := range pods {
-		checkPod(ctx, t, p)
-	}
-	pluginPods(ctx, t, 1)
+	replaced(ctx, t, func() error { return cluster.Roll(ctx) })
 }

@@ -258,7 +258,7 @@ func TestShares_PluginUpgraded_KeepRunning(t *testing.T) {
 		must(t, err)
 	}
 	daemons := driverPods(ctx, t, "mps-supervisor", 1)[0]
-	must(t, cluster.Helm(ctx, "--set", "logVerbosity=5", "--set", "mps.resources.requests.memory=33Mi"))
+	must(t, cluster.Roll(ctx, "--set", "mps.resources.requests.memory=33Mi"))
 	pluginPods(ctx, t, 1)
 	createShare(ctx, t, ns, "c", "10Gi", 1, "", "--alloc", "5Gi")
 	pods, err = cluster.WaitPods(ctx, ns, 3)

@@ -62,6 +62,8 @@ type Env struct {
 	AsShipped bool
 
 	inForce settings // see Configure
+	rolls   int      // see Roll
+	rolled  []string
 }
 
 // FromEnvironment returns the cluster of the environment variables that onenode sets.

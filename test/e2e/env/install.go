@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -32,7 +33,6 @@ func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...str
 		if err := e.Helm(ctx, helm...); err != nil {
 			return err
 		}
-		e.inForce = settings{"", e.AsShipped}
 		return e.WaitPublished(ctx, gpus)
 	})
 }
@@ -60,6 +60,11 @@ func (e *Env) upgrade(ctx context.Context, release, chart, namespace string, arg
 // Helm installs or upgrades the chart on the simulated root. Nodes publish all devices, so that tests find them at once;
 // AsShipped leaves the chart's own setting.
 func (e *Env) Helm(ctx context.Context, args ...string) error {
+	now := settings{"", e.AsShipped, strings.Join(args, " ")}
+	e.inForce = settings{file: "unknown"}
+	if e.rolls > 0 {
+		args = slices.Concat([]string{"--set", fmt.Sprintf("logVerbosity=%d", 2+e.rolls)}, e.rolled, args)
+	}
 	if !e.AsShipped {
 		args = append([]string{"--set-json", "publish=[]"}, args...)
 	}
@@ -75,9 +80,13 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 			"--set", "kubeletPlugin.driverRootReadOnly=false",
 		}
 	}
-	return e.upgrade(ctx, Release, e.Chart, Namespace, slices.Concat(machine, []string{
+	if err := e.upgrade(ctx, Release, e.Chart, Namespace, slices.Concat(machine, []string{
 		"--set", "image.pullPolicy=Never", "--set", "kubeletPlugin.metrics.enabled=true", // The images are on the nodes.
-	}, args)...)
+	}, args)...); err != nil {
+		return err
+	}
+	e.inForce = now
+	return nil
 }
 
 // Uninstall removes the chart, and waits until its pods and the node's slices are gone.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,10 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// settings are a file of demo/settings, or none, and the devices that nodes publish.
+// settings are a file of demo/settings, or none, further Helm arguments, and the devices that nodes publish.
 type settings struct {
 	file      string
 	asShipped bool
+	values    string
 }
 
 // Adopt takes over a cluster on which Install ran in another process, with settings that a run may have left.
@@ -29,32 +31,31 @@ func (e *Env) Adopt(ctx context.Context) error {
 	return e.Configure(ctx, "")
 }
 
-// Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, unless they are in force.
-// It waits until the published devices match.
-func (e *Env) Configure(ctx context.Context, file string) error {
-	want := settings{file, e.AsShipped}
+// Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, with further Helm arguments, unless they
+// are in force. It waits until the published devices match.
+func (e *Env) Configure(ctx context.Context, file string, values ...string) error {
+	want := settings{file, e.AsShipped, strings.Join(values, " ")}
 	if want == e.inForce {
 		return nil
 	}
-	return e.Step("settings: "+cmp.Or(file, "the chart's own"), func() error {
-		var args []string
-		shared := false
+	return e.Step("settings: "+cmp.Or(file, want.values, "the chart's own"), func() error {
+		args := values
+		shared := strings.Contains(want.values, "sharing.config=")
 		if file != "" {
 			path := filepath.Join(e.Tree, "demo", "settings", file)
-			values, err := os.ReadFile(path)
+			text, err := os.ReadFile(path)
 			if err != nil {
 				return err
 			}
-			args, shared = []string{"--values", path}, bytes.Contains(values, []byte("\nsharing:"))
+			args, shared = append([]string{"--values", path}, values...), bytes.Contains(text, []byte("\nsharing:"))
 		}
 		if err := e.Helm(ctx, args...); err != nil {
 			return err
 		}
-		e.inForce = want
 		if err := e.touchPlugins(ctx, file); err != nil {
 			return err
 		}
-		return e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
+		if err := e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
 			devices, err := e.Devices(ctx, "gpu")
 			if err != nil {
 				return false, err.Error()
@@ -72,8 +73,29 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 				}
 			}
 			return len(devices) > 0, "no GPU is published"
-		})
+		}); err != nil {
+			return err
+		}
+		e.inForce = want
+		return nil
 	})
+}
+
+// Roll replaces the pods of plugin and controller by an upgrade of the chart, with further Helm arguments, which later upgrades keep. The
+// settings stay in force.
+func (e *Env) Roll(ctx context.Context, values ...string) error {
+	now := e.inForce
+	e.rolled = append(e.rolled, values...)
+	e.rolls++
+	var args []string
+	if now.file != "" {
+		args = []string{"--values", filepath.Join(e.Tree, "demo", "settings", now.file)}
+	}
+	if err := e.Helm(ctx, append(args, strings.Fields(now.values)...)...); err != nil {
+		return err
+	}
+	e.inForce = now
+	return nil
 }
 
 // touchPlugins changes the plugin's pods, because then their kubelet writes a changed ConfigMap into them at once. Otherwise it

@@ -39,7 +39,7 @@ const usage = `onenode runs a Kubernetes of one node on this machine, built from
   onenode reboot --dir DIR                 reboot the node; the control plane stays
 
 Flags of up and run: --kubernetes V, --feature-gates a=true,b=false, --runtime-config g/v=true, --keep-logs,
---nodes N. Of N nodes the first, onenode, has the control plane; onenode-2 and so on run pods. stop, start, restart,
+--sync-frequency 10s, --nodes N. Of N nodes the first, onenode, has the control plane; onenode-2 and so on run pods. stop, start, restart,
 exec and reboot act on the first, or on the one whose number --node gives; logs has kubelet-2 and so on.
 DIR may come from $ONENODE_DIR. The cache is $GPU_DRA_CACHE or gpu-dra-driver in the user's cache directory.
 `

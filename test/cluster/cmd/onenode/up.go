@@ -31,6 +31,7 @@ type upOptions struct {
 	gates, runtimeConfig string
 	keepLogs             bool
 	nodes                int
+	sync                 time.Duration
 }
 
 func (f *flags) withUp(o *upOptions) *flags {
@@ -38,6 +39,7 @@ func (f *flags) withUp(o *upOptions) *flags {
 	f.StringVar(&o.gates, "feature-gates", "", "feature gates of every component, name=true|false, by commas")
 	f.StringVar(&o.runtimeConfig, "runtime-config", "", "API versions to serve, group/version=true|false, by commas")
 	f.IntVar(&o.nodes, "nodes", 1, "how many nodes")
+	f.DurationVar(&o.sync, "sync-frequency", 10*time.Second, "how often kubelets look at their pods without a cause; 0 for their default, a minute")
 	f.BoolVar(&o.keepLogs, "keep-logs", false, "leave DIR/logs when the cluster ends")
 	return f
 }
@@ -109,6 +111,9 @@ func newSpec(dir string, o upOptions) (spec.Spec, error) {
 	s := spec.Spec{ID: hex.EncodeToString(id), Dir: dir, Kubernetes: version.String(), Nodes: o.nodes}
 	if s.FeatureGates, err = pairs("--feature-gates", o.gates); err != nil {
 		return s, err
+	}
+	if o.sync != 0 {
+		s.Sync = o.sync.String()
 	}
 	s.RuntimeConfig, err = pairs("--runtime-config", o.runtimeConfig)
 	return s, err

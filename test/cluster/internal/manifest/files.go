@@ -132,6 +132,9 @@ evictionHard:
 		// The first node's kubelet listens on all addresses of the shared network.
 		fmt.Fprintf(&b, "port: %d\nhealthzPort: %d\n", s.KubeletPort(), s.KubeletHealthPort())
 	}
+	if s.Sync != "" {
+		fmt.Fprintf(&b, "syncFrequency: %s\n", s.Sync)
+	}
 	if len(s.FeatureGates) > 0 {
 		b.WriteString("featureGates:\n")
 		for _, gate := range slices.Sorted(slices.Values(s.FeatureGates)) {

@@ -22,6 +22,7 @@ func TestManifests_EachSpec_MatchGoldens(t *testing.T) {
 	plain := spec.Spec{ID: "0badcafe", Dir: "/state", Kubernetes: "v1.37.1", Snapshotter: "overlayfs"}
 	featured := plain
 	featured.FeatureGates = []string{"DRADeviceTaints=true", "DRAConsumableCapacity=false"}
+	featured.Sync = "10s"
 	featured.RuntimeConfig = []string{"resource.k8s.io/v1beta1=true", "resource.k8s.io/v1beta2=true"}
 	further := plain
 	further.Nodes = 2

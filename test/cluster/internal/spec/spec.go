@@ -40,6 +40,9 @@ type Spec struct {
 	Nodes         int      `json:"nodes,omitempty"`
 	FeatureGates  []string `json:"featureGates,omitempty"`  // name=true|false
 	RuntimeConfig []string `json:"runtimeConfig,omitempty"` // group/version=true|false
+	// Sync is how often a kubelet looks at its pods without a cause, such as "10s", and about how long it waits after a failure. Empty
+	// is the kubelet's default, a minute.
+	Sync string `json:"sync,omitempty"`
 	// Bins are the directories of the built programs.
 	Bins []string `json:"bins"`
 	// Port is the API server's port on the host's loopback device.

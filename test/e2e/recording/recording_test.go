@@ -3,7 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+// Package recording records the session of the README on the one-machine Kubernetes.
+package recording
 
 import (
 	"context"
@@ -21,8 +22,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/test/e2e/e2etest"
+	"gpu-dra-driver/test/e2e/env"
 	"gpu-dra-driver/test/recording"
 )
+
+var cluster *env.Env
+
+func TestMain(m *testing.M) {
+	e2etest.Main(m, func(ctx context.Context, c *env.Env) error {
+		cluster = c
+		return c.Install(ctx, "hgx-h100", 8)
+	})
+}
+
+var must = e2etest.Must
 
 var update = flag.Bool("update", false, "record the session of the README again")
 
@@ -55,8 +69,14 @@ func groupsPublished(ctx context.Context) error {
 // TestRecording_PodWaits_CommandsPrintWhatTheRecordingShows types the commands of the README's recording into a shell on a terminal.
 // With -update it writes the recording and its picture.
 func TestRecording_PodWaits_CommandsPrintWhatTheRecordingShows(t *testing.T) {
-	ctx := testContext(t)
-	runDemo(ctx, t, "pack")
+	ctx := e2etest.Context(t, 6*time.Minute)
+	demos, err := cluster.Demos()
+	must(t, err)
+	demo := demos[slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == "pack" })]
+	must(t, cluster.Apply(ctx, demo))
+	t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), demo)) })
+	_, err = cluster.WaitSettled(ctx, demo)
+	must(t, err)
 	config, err := os.ReadFile(os.Getenv("KUBECONFIG"))
 	must(t, err)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")

@@ -27,13 +27,13 @@ import (
 // TestTutorial_EveryCommand_PrintsWhatThePageShows follows docs/getting-started.md on the suite's cluster, with the settings of
 // make demo-up.
 func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
+	cluster.AsShipped = true
+	t.Cleanup(func() { cluster.AsShipped = false })
 	ctx := testContext(t)
 	page, err := os.ReadFile(filepath.Join(cluster.Tree, "docs", "getting-started.md"))
 	must(t, err)
 	steps, err := tutorial.Steps(string(page))
 	must(t, err)
-	cluster.AsShipped = true
-	must(t, cluster.Configure(ctx, ""))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		if t.Failed() {
@@ -42,8 +42,6 @@ func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		cluster.AsShipped = false
-		must(t, cluster.Configure(ctx, ""))
 	})
 	// The page begins with the pods of a new installation. An upgrade for other settings leaves some that end.
 	must(t, cluster.Eventually(ctx, "pods of earlier settings gone", time.Minute, func(ctx context.Context) (bool, string) {

@@ -3,7 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+// Package values gives the chart values of every kind. It needs an API server, and no driver on it.
+package values
 
 import (
 	"bytes"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/sync/errgroup"
@@ -30,8 +32,21 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
 )
+
+var cluster *env.Env
+
+func TestMain(m *testing.M) {
+	e2etest.Main(m, func(ctx context.Context, c *env.Env) error {
+		cluster = c
+		_, err := c.Kubectl(ctx, "create", "namespace", env.Namespace)
+		return err
+	})
+}
+
+var must = e2etest.Must
 
 // texts are strings that a field can take wrongly.
 var texts = []any{
@@ -95,7 +110,7 @@ func fields(root, schema map[string]any, at []string, visit func(at []string, va
 // TestChart_AnyValueOfAnyField_RefusedByHelmOrAccepted renders the chart with values of every kind for every field. The API server
 // accepts the manifests that Helm renders: otherwise an installation would end in the middle.
 func TestChart_AnyValueOfAnyField_RefusedByHelmOrAccepted(t *testing.T) {
-	ctx := testContext(t)
+	ctx := e2etest.Context(t, 6*time.Minute)
 	text, err := os.ReadFile(filepath.Join(cluster.Tree, "deployments/helm/gpu-dra-driver/values.schema.json"))
 	must(t, err)
 	var schema map[string]any
