@@ -62,6 +62,7 @@ func forgetShares(ctx context.Context, t *testing.T) {
 
 // TestAuto_ClaimsAskForShares_NodeSharesGPUs has the first claims for a share wait for it, instead of taking a whole GPU.
 func TestAuto_ClaimsAskForShares_NodeSharesGPUs(t *testing.T) {
+	testContext(t) // From other settings with Auto the controller would go on with what it has seen.
 	ctx := testContext(t, "--set", "publish[0].shareable=Auto")
 	forgetShares(ctx, t)
 	waitShareable(ctx, t, false)

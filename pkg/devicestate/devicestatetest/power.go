@@ -4,11 +4,13 @@
 package devicestatetest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/seedtest"
 )
 
 // RunPowerCuts cuts the power after each operation of each scenario, after its end, and after a new process prepared
@@ -26,6 +28,9 @@ func RunPowerCuts(t *testing.T, scenarios []Scenario) {
 			_, p, _, _ := s.begin(t, trace, false)
 			p.Crash()
 			for at := range len(trace.Seen()) + 1 {
+				if !seedtest.Chosen(fmt.Sprint(s.Name, at)) {
+					continue
+				}
 				for _, again := range []bool{false, true} {
 					cuts++
 					s.cutPower(t, at, again)
