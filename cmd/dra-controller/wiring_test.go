@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -171,18 +170,6 @@ func (c *cluster) start(args ...string) {
 	})
 }
 
-// freePort returns a TCP port that was free a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // get gets a URL.
 func get(url string) (code int, body string) {
 	response, err := http.Get(url)
@@ -236,7 +223,7 @@ func (c *cluster) asks(verb, resource, namespace string) (bool, string) {
 // part and of each option. A part that is not started, or gets the value of another one, costs an effect here.
 func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	c := newCluster(t)
-	metrics, health, profiles, webhook := freePort(t), freePort(t), freePort(t), freePort(t)
+	metrics, health, profiles, webhook := apiservertest.FreePort(t), apiservertest.FreePort(t), apiservertest.FreePort(t), apiservertest.FreePort(t)
 	c.start(
 		"--pod-namespace=ns", "--lease-name=my-lease", "--http-endpoint=127.0.0.1:"+metrics, "--health-endpoint=127.0.0.1:"+health, "--pprof-endpoint=127.0.0.1:"+profiles,
 		"--webhook-port="+webhook, "--webhook-service=webhook", "--webhook-configuration=config", "--cert-secret=cert", "--deny-unsatisfiable", "--budgets",

@@ -278,18 +278,6 @@ func (p *program) prepare(uid, device, parameters string) {
 
 const gpuConfig = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`
 
-// freePort returns a TCP port that was free a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // fifo returns a file that each reader waits for. A reader gets the text of one write, which waits for the reader.
 func (p *program) fifo(name string) (path string, write func(text string) error) {
 	p.Helper()
@@ -338,7 +326,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	asked := demand.State{Since: map[string]time.Time{}, Written: time.Now(), Nodes: 1, Samples: []string{}}
 	p.must(p.Client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "driver", Name: "demand"}, Data: demand.Encode(asked)}))
 	sharing, writeSharing := p.fifo("sharing.yaml")
-	port := freePort(t)
+	port := apiservertest.FreePort(t)
 	const publish = "publish: [{profiles: Auto}]\n"
 	first := make(chan error, 1)
 	go func() { first <- writeSharing(publish + "sharing: {strategy: None}\n") }()

@@ -11,10 +11,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +36,28 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 )
+
+// next is the last port that FreePort tried, counted from 10000.
+var next atomic.Uint32
+
+func init() { next.Store(rand.Uint32N(20_000)) }
+
+// FreePort returns a port on which no process listens. It is below those that the kernel gives to connections, which would take it before
+// the program listens.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		port := strconv.Itoa(10_000 + int(next.Add(1)%20_000))
+		if l, err := net.Listen("tcp", ":"+port); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return port
+		}
+	}
+	t.Fatal("no port of a hundred is free")
+	return ""
+}
 
 // Server serves until the test ends.
 type Server struct {
