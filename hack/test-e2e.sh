@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the end-to-end suites, one after another, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
 # RUN selects tests as go test -run does; a suite without such a test starts no cluster.
-# SUITE is main, plugin, nodes, server, reduced or simulator, or one that takes longer than a change may wait: earlier, moved, recording.
+# SUITE is main, nodes, server, reduced or simulator, a half of main, main/1 or main/2, or one for which a change does not wait:
+# rare, earlier, moved, recording.
 # The variable FLAGS has flags of the tests, such as -update. BUILT=1
 # takes the test programs that an earlier call with the suite `build` wrote into bin/tests.
 set -euo pipefail
@@ -52,12 +53,20 @@ suite() {
       done
       exit $failed' suite "$packages" "$bin/tests" "${each[@]}" || failed=1
 }
-# Two suites share the tests of the package e2e, each with a cluster of its own; times.txt lists what the tests take. A RUN is
-# for the first.
+# Parts of the package e2e, each on a cluster of its own, take about as long: times.txt lists what the tests take.
+parts=2
+# Drivers before R570, and settings that are off by default and of which other tests show the most important part.
+rare='TestHealth_(DriverWithoutRecoveryActions|KernelLog|ResetWhenIdle)_|TestPreemption_(VictimsOfSeveralClaims|DisruptionBudget)_|TestDriverUpgrade_'
 earlier='TestPlugin_EarlierRelease' moved='TestMigration_|TestSpotNode_'
-half() { echo "-test.run=$(cd .. && go run ./hack/phases deal test/e2e/times.txt "$1" 2)"; }
-main() { suite main ./e2e "$(half 1) -test.skip=$earlier"; }
-plugin() { suite plugin ./e2e "$(half 2) -test.skip=$earlier"; }
+main() {
+  local skip=$earlier select=
+  if [ $# != 0 ]; then
+    skip="$earlier|$rare"
+    select=-test.run=$(cd .. && go run ./hack/phases deal test/e2e/times.txt "$1" $parts "$skip")
+  fi
+  suite "main$*" ./e2e "-test.skip=$skip $select"
+}
+rare() { suite rare ./e2e "-test.run=$rare"; }
 # The second node is of another make, for what the controller does. Its kubelets keep their own intervals.
 nodes() { suite nodes ./e2e/nodes "-test.skip=$moved" --nodes 2 --sync-frequency 0; }
 # Tests that need an API server and no driver on it.
@@ -79,10 +88,11 @@ if [ "${1:-}" = build ]; then
 fi
 if [ $# = 0 ]; then
   set -- main nodes server reduced simulator
-  if [ -n "$run" ]; then set -- "$@" skew recording; else set -- "$@" plugin; fi
+  [ -z "$run" ] || set -- "$@" skew recording
 fi
 for s; do
-  "$s"
+  # shellcheck disable=SC2086 # a part is an argument
+  ${s/\// }
   [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
 done
 [ -n "$ran" ] || { echo "no end-to-end test of these suites matches $run" >&2 && failed=1; }

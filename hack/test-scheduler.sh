@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests that need a control plane and no kubelet. Usage: test-scheduler.sh KUBERNETES
+# Runs the tests that need a control plane and no kubelet. Usage: test-scheduler.sh KUBERNETES [FLAG-OF-GO-TEST...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/env.sh
@@ -8,4 +8,6 @@ report=()
 runner=$(hack/tool.sh --path gotestsum)
 timed=$PWD/hack/timed.sh
 cd test
-KUBERNETES=$1 exec "$runner" --format testname "${report[@]}" -- -count=1 -vet=off -timeout 10m -tags "$TAGS,e2e" -exec "$timed" ./scheduling
+export KUBERNETES=$1
+shift
+exec "$runner" --format testname "${report[@]}" -- -count=1 -vet=off -timeout 10m -tags "$TAGS,e2e" -exec "$timed" "$@" ./scheduling

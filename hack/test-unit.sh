@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Runs tests that need no cluster. The linters vet the code. Usage:
 #
-#   test-unit.sh short        a tenth of the random cases; the result of an unchanged package comes from Go's cache
-#   test-unit.sh seeds        all cases
-#   test-unit.sh all MINIMUM  all cases, with the statement coverage of what ships, which must reach the minimum
-#   test-unit.sh first        a tenth of the random cases, with coverage, for the phase `rest`
-#   test-unit.sh rest MINIMUM all cases of the packages that have random ones; the coverage of both phases
+#   test-unit.sh short          a tenth of the random cases; the result of an unchanged package comes from Go's cache
+#   test-unit.sh tenth          the same, and everything runs
+#   test-unit.sh cover MINIMUM  the same, with the statement coverage of what ships, which must reach the minimum
+#   test-unit.sh all            all random cases, all cases of matrices
 #
 # The variable MODULES runs a part. PHASE_REPORT is the prefix of files with the times of the tests.
 set -euo pipefail
@@ -16,16 +15,15 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 runner=$(hack/tool.sh --path gotestsum)
 failed=0
-cover=(-count=1 -coverprofile="$dir/one" -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/...)
 case $1 in
   short) how=(-short) ;;
-  seeds) how=(-count=1) ;;
-  first) how=("${cover[@]}" -short) ;;
-  rest) how=("${cover[@]}") && cp "${PHASE_REPORT%/*}/cover" "$dir/all" ;;
-  all) how=("${cover[@]}") ;;
+  tenth) how=(-short -count=1) ;;
+  cover) how=(-short -count=1 -coverprofile="$dir/cover" -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/...) ;;
+  all) how=(-count=1) ;;
+  *) exit 2 ;;
 esac
 for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
-  packages=$(hack/packages.sh "$module" "$([ "$1" = rest ] && echo random || echo tested)")
+  packages=$(hack/packages.sh "$module" tested)
   [ -n "$packages" ] || continue
   report=()
   [ -z "${PHASE_REPORT:-}" ] || report=(--jsonfile-timing-events "$PHASE_REPORT.${module//[.\/]/_}.json")
@@ -34,18 +32,10 @@ for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
   (cd "$module" && "$runner" --format pkgname-and-test-fails --format-hide-empty-pkg "${report[@]}" -- "${how[@]}" -p 4 -vet=off -timeout 20m \
     -exec "$OLDPWD/hack/timed.sh" $packages) || failed=1
   [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
-  [ -s "$dir/one" ] || continue
-  [ -e "$dir/all" ] || head -n 1 "$dir/one" >"$dir/all"
-  tail -n +2 "$dir/one" >>"$dir/all"
-  rm "$dir/one"
 done
 [ $failed = 0 ] || exit 1
-if [ "$1" = first ]; then
-  cp "$dir/all" "${PHASE_REPORT%/*}/cover"
-elif [ -n "${2:-}" ]; then
-  go tool cover -func="$dir/all" | awk -v least="$2" '/^total:/ {
-    sub("%", "", $3)
-    printf "statement coverage of pkg, internal and api: %s%% (at least %s%%)\n", $3, least
-    exit ($3 + 0 < least + 0)
-  }'
-fi
+[ "$1" != cover ] || go tool cover -func="$dir/cover" | awk -v least="$2" '/^total:/ {
+  sub("%", "", $3)
+  printf "statement coverage of pkg, internal and api: %s%% (at least %s%%)\n", $3, least
+  exit ($3 + 0 < least + 0)
+}'

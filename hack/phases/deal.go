@@ -18,8 +18,8 @@ import (
 // unlisted is the time of a test that the list of times lacks, in seconds.
 const unlisted = 30
 
-// deal prints the regular expression of a part of the tests beside the file with their times.
-func deal(file, part, of string) error {
+// deal prints the regular expression of a part of the tests beside the file with their times, without those that match skip.
+func deal(file, part, of, skip string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -40,6 +40,10 @@ func deal(file, part, of string) error {
 	if err != nil {
 		return err
 	}
+	skipped, err := regexp.Compile("^(" + skip + ")")
+	if err != nil {
+		return err
+	}
 	var tests []string
 	for _, source := range sources {
 		text, err := os.ReadFile(source)
@@ -47,7 +51,9 @@ func deal(file, part, of string) error {
 			return err
 		}
 		for _, name := range testName.FindAllStringSubmatch(string(text), -1) {
-			tests = append(tests, name[1])
+			if !skipped.MatchString(name[1]) {
+				tests = append(tests, name[1])
+			}
 		}
 	}
 	fmt.Println(expression(dealt(tests, times, parts)[n-1]))

@@ -5,8 +5,8 @@
 // first one fails. It prints a table of what they took, which stays in dist/test.
 //
 //	phases TARGET [PHASE...]  runs check, test or test-all, or some phases of it; KEEP_GOING=1 runs all that follow a failure
-//	phases deal FILE PART OF  prints a regular expression for one part of the end-to-end tests, which take about as long as
-//	                          each other part; FILE lists what the tests took
+//	phases deal FILE PART OF SKIP  prints a regular expression for one part of the end-to-end tests, which take about as long
+//	                               as each other part; FILE lists what the tests took, SKIP matches those that do not run
 package main
 
 import (
@@ -26,12 +26,12 @@ func main() {
 	defer stop()
 	var err error
 	switch args := os.Args[1:]; {
-	case len(args) == 4 && args[0] == "deal":
-		err = deal(args[1], args[2], args[3])
+	case len(args) == 5 && args[0] == "deal":
+		err = deal(args[1], args[2], args[3], args[4])
 	case len(args) > 0:
 		err = target(ctx, args[0], args[1:])
 	default:
-		err = errors.New("usage: phases check|test|test-all [PHASE...], or phases deal FILE PART OF")
+		err = errors.New("usage: phases check|test|test-all [PHASE...], or phases deal FILE PART OF SKIP")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "phases:", err)

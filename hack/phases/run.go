@@ -190,18 +190,24 @@ func groupMembers(group int) (out []int) {
 	return out
 }
 
-// timesOf adds up the lines that hack/timed.sh wrote, such as "1m2.5s 0m3.1s". Without a file it is zero.
+// timesOf adds up the lines that hack/timed.sh wrote, such as "mig.test 1m2.500s 0m3.100s". Without a file it is zero.
 func timesOf(file string) (sum time.Duration, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
-	for _, word := range strings.Fields(string(text)) {
-		d, err := time.ParseDuration(word)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", file, err)
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) != 3 {
+			return 0, fmt.Errorf("%s: %q is not a program and its two times", file, strings.TrimSpace(line))
 		}
-		sum += d
+		for _, word := range words[1:] {
+			d, err := time.ParseDuration(word)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", file, err)
+			}
+			sum += d
+		}
 	}
 	return sum, err
 }
