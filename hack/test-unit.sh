@@ -22,9 +22,12 @@ case $1 in
   all) how=(-count=1) ;;
   *) exit 2 ;;
 esac
+# Packages that the last commit or the working tree changes begin, so that most failures are seen early.
+changed=$(git diff --name-only HEAD~1 2>/dev/null | sed -n 's,^,gpu-dra-driver/,; s,/[^/]*$,,p' | sort -u)
 for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
   packages=$(hack/packages.sh "$module" tested)
   [ -n "$packages" ] || continue
+  packages=$(grep -Fx -- "$changed" <<<"$packages"; grep -Fxv -- "$changed" <<<"$packages") || true
   report=()
   [ -z "${PHASE_REPORT:-}" ] || report=(--jsonfile-timing-events "$PHASE_REPORT.${module//[.\/]/_}.json")
   # Many tests wait, so more packages run at once than there are processors.
