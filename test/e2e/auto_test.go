@@ -75,13 +75,22 @@ func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
 		must(t, err)
 	}
 	resize(ctx, 0)
-	t.Cleanup(func() { resize(context.WithoutCancel(ctx), replicas) })
+	configMaps := cluster.Client.CoreV1().ConfigMaps(env.Namespace)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		resize(ctx, replicas)
+		// The next test begins with a controller that has said what the cluster asks for.
+		must(t, cluster.Eventually(ctx, "the controller's ConfigMap", 90*time.Second, func(ctx context.Context) (bool, string) {
+			_, err := configMaps.Get(ctx, env.Release+"-asked", metav1.GetOptions{})
+			return err == nil, fmt.Sprint(err)
+		}))
+	})
 	must(t, cluster.Eventually(ctx, "no controller", 60*time.Second, func(ctx context.Context) (bool, string) {
 		d, err := controllers.Get(ctx, name, metav1.GetOptions{})
 		return err == nil && d.Status.Replicas == 0, fmt.Sprint(err)
 	}))
 	before := sliceVersions(ctx, t)
-	must(t, cluster.Client.CoreV1().ConfigMaps(env.Namespace).Delete(ctx, env.Release+"-asked", metav1.DeleteOptions{}))
+	must(t, configMaps.Delete(ctx, env.Release+"-asked", metav1.DeleteOptions{}))
 	// The next placement comes from the same slices.
 	must(t, cluster.Client.CoreV1().Pods(large).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	waitReady(ctx, t, large, 3, nil)
