@@ -22,6 +22,8 @@ case $1 in
   all) how=(-count=1) ;;
   *) exit 2 ;;
 esac
+# With -exec Go keeps no results.
+[ "$1" = short ] || how+=(-exec "$PWD/hack/timed.sh")
 # Packages that the last commit or the working tree changes begin, so that most failures are seen early.
 changed=$(git diff --name-only HEAD~1 2>/dev/null | sed -n 's,^,gpu-dra-driver/,; s,/[^/]*$,,p' | sort -u)
 for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
@@ -32,8 +34,7 @@ for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
   [ -z "${PHASE_REPORT:-}" ] || report=(--jsonfile-timing-events "$PHASE_REPORT.${module//[.\/]/_}.json")
   # Many tests wait, so more packages run at once than there are processors.
   # shellcheck disable=SC2086 # packages are words
-  (cd "$module" && "$runner" --format pkgname-and-test-fails --format-hide-empty-pkg "${report[@]}" -- "${how[@]}" -p 4 -vet=off -timeout 20m \
-    -exec "$OLDPWD/hack/timed.sh" $packages) || failed=1
+  (cd "$module" && "$runner" --format pkgname-and-test-fails --format-hide-empty-pkg "${report[@]}" -- "${how[@]}" -p 4 -vet=off -timeout 20m $packages) || failed=1
   [ $failed = 0 ] || [ -n "${KEEP_GOING:-}" ] || break
 done
 [ $failed = 0 ] || exit 1
