@@ -25,7 +25,7 @@ esac
 # With -exec Go keeps no results.
 [ "$1" = short ] || how+=(-exec "$PWD/hack/timed.sh")
 # Packages that the last commit or the working tree changes begin, so that most failures are seen early.
-changed=$(git diff --name-only HEAD~1 2>/dev/null | sed -n 's,^,gpu-dra-driver/,; s,/[^/]*$,,p' | sort -u)
+changed=$(git diff --name-only HEAD~1 2>/dev/null | sed -n 's,^,gpu-dra-driver/,; s,/[^/]*$,,p' | sort -u) || true # A clone can have no history.
 for module in ${MODULES:-. deployments test test/monitoring test/cluster}; do
   packages=$(hack/packages.sh "$module" tested)
   [ -n "$packages" ] || continue
