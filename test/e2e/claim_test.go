@@ -315,10 +315,35 @@ func inventedSlice(node string) *resourceapi.ResourceSlice {
 	return slicetest.Monitor(node, node+"/e2e")
 }
 
+// removeNewClasses has the DeviceClasses removed at the end of the test that the controller makes during it, for models that a
+// slice of the test invents. The controller itself keeps them for deviceClasses.grace.
+func removeNewClasses(ctx context.Context, t *testing.T) {
+	t.Helper()
+	classes := func(ctx context.Context) map[string]bool {
+		list, err := cluster.Client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+		must(t, err)
+		names := map[string]bool{}
+		for _, c := range list.Items {
+			names[c.Name] = true
+		}
+		return names
+	}
+	before := classes(ctx)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		for name := range classes(ctx) {
+			if !before[name] {
+				must(t, cluster.Client.ResourceV1().DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{}))
+			}
+		}
+	})
+}
+
 // TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied writes, with the token of a plugin's pod, slices of the pod's
 // own node with each kind of each attribute and each range of each amount.
 func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) {
 	ctx := testContext(t)
+	removeNewClasses(ctx, t)
 	p := pluginPods(ctx, t, 1)[0]
 	token, err := cluster.Client.CoreV1().ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}},

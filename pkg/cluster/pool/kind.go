@@ -23,17 +23,18 @@ type Kind struct {
 	GPUs int
 }
 
-// KindOf reads the kind of a device of this driver.
+// KindOf reads the kind of a device of this driver. It reads only strings: no selector of a DeviceClass finds the same text as
+// a version.
 func KindOf(d resourceapi.Device) Kind {
-	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: plain(Text(d, "productName")), Profile: plain(Text(d, "profile")), GPUs: 1}
+	text := func(name resourceapi.QualifiedName) string {
+		return strings.ToValidUTF8(ptr.Deref(d.Attributes[name].StringValue, ""), "?") // Labels of metrics require UTF-8.
+	}
+	k := Kind{Type: gpu.Kind(text("type")), Product: text("productName"), Profile: text("profile"), GPUs: 1}
 	if count := d.Attributes["gpuCount"].IntValue; count != nil && *count > 0 && *count <= 1<<10 {
 		k.GPUs = int(*count)
 	}
 	return k
 }
-
-// plain makes text valid UTF-8, because metric labels require it.
-func plain(text string) string { return strings.ToValidUTF8(text, "?") }
 
 // Text returns a string or version attribute of a device, or "" without one.
 func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {

@@ -251,6 +251,14 @@ func TestDevices_TwoPools_KindsTellModelAndProfile(t *testing.T) {
 	}
 }
 
+func TestKindOf_ProductAsVersion_HasNone(t *testing.T) {
+	d := published(t, "hgx-h200", "node")[0].Spec.Devices[0]
+	d.Attributes["productName"] = resourceapi.DeviceAttribute{VersionValue: new("1.0.0")}
+	if k := pool.KindOf(d); k.Product != "" {
+		t.Errorf("a version is the model of %+v", k)
+	}
+}
+
 // TestFold_KindsOfFaultyNodes_OneKind has a kind that only faulty nodes publish, and one beyond the limit.
 func TestFold_KindsOfFaultyNodes_OneKind(t *testing.T) {
 	kind := func(profile string) pool.Kind {
