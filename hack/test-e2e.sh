@@ -2,7 +2,7 @@
 # Runs the end-to-end suites, one after another, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
 # RUN selects tests as go test -run does; a suite without such a test starts no cluster.
 # SUITE is main, nodes, server, reduced or simulator, a half of main, main/1 or main/2, or one for which a change does not wait:
-# rare, earlier, moved, recording.
+# night, earlier, moved, recording.
 # The variable FLAGS has flags of the tests, such as -update. BUILT=1
 # takes the test programs that an earlier call with the suite `build` wrote into bin/tests.
 set -euo pipefail
@@ -55,18 +55,18 @@ suite() {
 }
 # Parts of the package e2e, each on a cluster of its own, take about as long: times.txt lists what the tests take.
 parts=2
-# Drivers before R570, and settings that are off by default and of which other tests show the most important part.
-rare='TestHealth_(DriverWithoutRecoveryActions|KernelLog|ResetWhenIdle)_|TestPreemption_(VictimsOfSeveralClaims|DisruptionBudget)_|TestDriverUpgrade_'
+# Tests for which a change does not wait: of each mechanism the most important ones stay.
+night=$(cd .. && go run ./hack/phases night test/e2e/times.txt)
 earlier='TestPlugin_EarlierRelease' moved='TestMigration_|TestSpotNode_'
 main() {
   local skip=$earlier select=
   if [ $# != 0 ]; then
-    skip="$earlier|$rare"
+    skip="$earlier|$night"
     select=-test.run=$(cd .. && go run ./hack/phases deal test/e2e/times.txt "$1" $parts "$skip")
   fi
   suite "main$*" ./e2e "-test.skip=$skip $select"
 }
-rare() { suite rare ./e2e "-test.run=$rare"; }
+night() { suite night ./e2e "-test.run=$night"; }
 # The second node is of another make, for what the controller does. Its kubelets keep their own intervals.
 nodes() { suite nodes ./e2e/nodes "-test.skip=$moved" --nodes 2 --sync-frequency 0; }
 # Tests that need an API server and no driver on it.

@@ -18,13 +18,27 @@ import (
 // unlisted is the time of a test that the list of times lacks, in seconds.
 const unlisted = 30
 
+// night prints the regular expression of the tests that a file of times marks so: only test-all runs them.
+func night(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	_, nightly, err := parseTimes(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	fmt.Println("^(" + strings.Join(nightly, "|") + ")$")
+	return nil
+}
+
 // deal prints the regular expression of a part of the tests beside the file with their times, without those that match skip.
 func deal(file, part, of, skip string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	times, err := parseTimes(string(text))
+	times, _, err := parseTimes(string(text))
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -40,7 +54,7 @@ func deal(file, part, of, skip string) error {
 	if err != nil {
 		return err
 	}
-	skipped, err := regexp.Compile("^(" + skip + ")")
+	skipped, err := regexp.Compile(skip)
 	if err != nil {
 		return err
 	}
@@ -62,21 +76,24 @@ func deal(file, part, of, skip string) error {
 
 var testName = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]*)\(t \*testing\.T\)`)
 
-// parseTimes reads lines of a test's name and its seconds.
-func parseTimes(text string) (map[string]float64, error) {
-	out := map[string]float64{}
+// parseTimes reads lines of a test's name and its seconds, and the word night after those of tests that only test-all runs.
+func parseTimes(text string) (times map[string]float64, nightly []string, err error) {
+	times = map[string]float64{}
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
+		if len(f) == 3 && f[2] == "night" {
+			nightly, f = append(nightly, f[0]), f[:2]
+		}
 		seconds, err := strconv.ParseFloat(f[len(f)-1], 64)
 		if len(f) != 2 || err != nil {
-			return nil, fmt.Errorf("%q is not a test and its seconds", strings.TrimSpace(line))
+			return nil, nil, fmt.Errorf("%q is not a test, its seconds, and perhaps night", strings.TrimSpace(line))
 		}
-		out[f[0]] = seconds
+		times[f[0]] = seconds
 	}
-	return out, nil
+	return times, nightly, nil
 }
 
 // unit is the part of a test's name that says what it tests. Tests of one unit mostly need the same settings of the chart, so they

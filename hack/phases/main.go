@@ -7,6 +7,8 @@
 //	phases TARGET [PHASE...]  runs check, test or test-all, or some phases of it; KEEP_GOING=1 runs all that follow a failure
 //	phases deal FILE PART OF SKIP  prints a regular expression for one part of the end-to-end tests, which take about as long
 //	                               as each other part; FILE lists what the tests took, SKIP matches those that do not run
+//	phases night FILE         prints a regular expression for the tests of the file that only test-all runs
+//	phases budgets DIR        prints the processor time of the test programs of a run for cpu.txt
 package main
 
 import (
@@ -28,10 +30,17 @@ func main() {
 	switch args := os.Args[1:]; {
 	case len(args) == 5 && args[0] == "deal":
 		err = deal(args[1], args[2], args[3], args[4])
+	case len(args) == 2 && args[0] == "night":
+		err = night(args[1])
+	case len(args) == 2 && args[0] == "budgets":
+		var p programs
+		if p, err = readPrograms(args[1]); err == nil {
+			fmt.Print(p)
+		}
 	case len(args) > 0:
 		err = target(ctx, args[0], args[1:])
 	default:
-		err = errors.New("usage: phases check|test|test-all [PHASE...], or phases deal FILE PART OF SKIP")
+		err = errors.New("usage: phases check|test|test-all [PHASE...], phases deal FILE PART OF SKIP, phases night FILE, or phases budgets DIR")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "phases:", err)
@@ -60,7 +69,11 @@ func target(ctx context.Context, name string, only []string) error {
 	if err != nil {
 		return err
 	}
-	m := machine{floor: calibrate()}
+	budget, err := parsePrograms(cpuText)
+	if err != nil {
+		return err
+	}
+	var m machine
 	idle, all, err := ticks()
 	if err != nil {
 		return err
@@ -88,7 +101,7 @@ func target(ctx context.Context, name string, only []string) error {
 	if err != nil {
 		return err
 	}
-	table, grown := report(name, p, r.results, m, wall, tests)
+	table, grown := report(name, budget, r.results, m, wall, tests)
 	fmt.Fprint(os.Stderr, table)
 	if err := os.WriteFile(filepath.Join(dir, "table.txt"), []byte(table), 0o644); err != nil {
 		return err

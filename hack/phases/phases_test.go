@@ -31,7 +31,7 @@ func proven(p plan) string {
 		}
 		return ""
 	}
-	for _, one := range p.phases {
+	for _, one := range p {
 		fmt.Fprintf(&b, "| `%s` |%s |%s |%s | %s |\n", one.name, mark(one, "check"), mark(one, "test"), mark(one, "test-all"), one.proves)
 	}
 	return b.String()
@@ -69,10 +69,10 @@ func TestPlan_Targets_NothingIsLost(t *testing.T) {
 	// Phases that do all that another one does, and more.
 	more := map[string]string{"unit-short": "unit", "others-short": "others"}
 	in := func(target, name string) bool {
-		return slices.ContainsFunc(p.phases, func(one phase) bool { return one.name == name && slices.Contains(one.targets, target) })
+		return slices.ContainsFunc(p, func(one phase) bool { return one.name == name && slices.Contains(one.targets, target) })
 	}
 	commands := ""
-	for _, one := range p.phases {
+	for _, one := range p {
 		commands += one.command + "\n"
 		for _, larger := range []string{"test", "test-all"} {
 			is := in("check", one.name) || larger == "test-all"
@@ -85,7 +85,7 @@ func TestPlan_Targets_NothingIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, one := range p.phases {
+	for _, one := range p {
 		// Real GPUs are not there, and kind has a workflow of its own.
 		if slices.Contains(one.targets, "test-all") && !slices.Contains(one.targets, "test") && one.name != "hardware" && one.name != "kind" &&
 			!regexp.MustCompile(`(?m)^ +- .*\b`+one.name+`\b`).Match(nightly) {
@@ -116,15 +116,11 @@ func TestPlan_Targets_NothingIsLost(t *testing.T) {
 }
 
 func TestParse_WrongRows_AreRefused(t *testing.T) {
-	const floor = "# floor 0.5\n"
 	for text, want := range map[string]string{
-		"":                                  "no line",
-		"# floor 0\n":                       "not a number",
-		floor + "a\ttest\t1\tlane\t0\tx\n":  "6 fields",
-		floor + "a\ttest\tx\tl\t0\tc\tp\n":  "the stage",
-		floor + "a\ttest\t1\tl\t-1\tc\tp\n": "the budget",
-		floor + "a\ttest\t1\tl\t0\tc\t\n":   "needs a name",
-		floor + "a\tt\t1\tl\t0\tc\tp\na\tt\t1\tl\t0\tc\tp\n": "of its own",
+		"a\ttest\t1\tlane\tx\n":                "5 fields",
+		"a\ttest\tx\tl\tc\tp\n":                "the stage",
+		"a\ttest\t1\tl\tc\t\n":                 "needs a name",
+		"a\tt\t1\tl\tc\tp\na\tt\t1\tl\tc\tp\n": "of its own",
 	} {
 		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -135,10 +131,10 @@ func TestParse_WrongRows_AreRefused(t *testing.T) {
 // ran runs a plan whose commands write into a file what they do.
 func ran(t *testing.T, ctx context.Context, keepGoing bool, rows ...string) (said, out string, err error) {
 	t.Helper()
-	text := "# floor 1\n"
+	text := ""
 	for _, row := range rows {
 		f := strings.SplitN(row, " ", 4) // name stage lane command
-		text += strings.Join([]string{f[0], "test", f[1], f[2], "0", f[3], "it"}, "\t") + "\n"
+		text += strings.Join([]string{f[0], "test", f[1], f[2], f[3], "it"}, "\t") + "\n"
 	}
 	p, err := parse(text)
 	if err != nil {
@@ -205,33 +201,47 @@ func TestRun_Interrupted_WaitsForItsProcesses(t *testing.T) {
 }
 
 func TestReport_PhaseGrows_Fails(t *testing.T) {
-	p := plan{floor: 1}
-	quiet := machine{floor: 2 * time.Second, load: "1 1 1"} // Half as fast as where the budgets were measured.
-	one := func(change func(*result)) []result {
-		r := result{phase: phase{name: "unit", lane: "unit", budget: 100}, cpu: 220 * time.Second, state: ok}
-		change(&r)
-		return []result{r}
+	budget, err := parsePrograms("# a comment\nunit a.test 10s\nunit b.test 20s\nunit c.test 30s\nunit d.test 40s\nunit short.test 0.1s\nscheduler s.test 10s\n")
+	if err != nil {
+		t.Fatal(err)
 	}
-	built := result{phase: phase{name: "images", lane: "build-images"}, cpu: 10 * time.Minute, state: ok}
+	// run has the recorded times, times a factor, and what change makes of them.
+	run := func(factor float64, change func(programs)) []result {
+		took := programs{}
+		for phase, times := range budget {
+			took[phase] = map[string]time.Duration{}
+			for name, d := range times {
+				took[phase][name] = time.Duration(factor * float64(d))
+			}
+		}
+		change(took)
+		var out []result
+		for phase, times := range took {
+			out = append(out, result{phase: phase1(phase), tests: times, state: ok})
+		}
+		return out
+	}
+	set := func(phase, name string, d time.Duration) func(programs) {
+		return func(p programs) { p[phase][name] = d }
+	}
 	for name, c := range map[string]struct {
 		results []result
-		machine machine
-		red     bool
+		red     string
 	}{
-		"within its budget":            {one(func(*result) {}), quiet, false},
-		"too much":                     {one(func(r *result) { r.cpu = 240 * time.Second }), quiet, true},
-		"the compiler's part":          {one(func(r *result) { r.cpu, r.tests = 500*time.Second, 220*time.Second }), quiet, false},
-		"too much of its tests":        {one(func(r *result) { r.cpu, r.tests = 500*time.Second, 240*time.Second }), quiet, true},
-		"it compiled what it runs":     {append(one(func(r *result) { r.cpu = 500 * time.Second }), built), quiet, false},
-		"tests of a cold run":          {append(one(func(r *result) { r.tests = 500 * time.Second }), built), quiet, true},
-		"failed":                       {one(func(r *result) { r.cpu, r.state = 500*time.Second, failed }), quiet, false},
-		"clusters":                     {one(func(r *result) { r.lane, r.cpu = "clusters*2", 500*time.Second }), quiet, true},
-		"clusters beside other load":   {one(func(r *result) { r.lane, r.cpu = "clusters*2", 500*time.Second }), machine{floor: quiet.floor, others: 1}, false},
-		"unit tests beside other load": {one(func(r *result) { r.cpu = 500 * time.Second }), machine{floor: quiet.floor, others: 1}, true},
+		"as recorded":                    {run(1, func(programs) {}), ""},
+		"a machine of half the speed":    {run(2, func(programs) {}), ""},
+		"one program grew":               {run(2, set("unit", "b.test", 80*time.Second)), "unit has 120 % (b.test 80 s instead of 40, "},
+		"one program grew a little":      {run(2, set("unit", "b.test", 60*time.Second)), ""},
+		"a new program":                  {run(1, set("unit", "e.test", 20*time.Second)), "unit has 120 % (e.test 20 s instead of 0, "},
+		"a short one varies":             {run(1, set("unit", "short.test", time.Second)), ""},
+		"the only program of its phase":  {run(2, set("scheduler", "s.test", 30*time.Second)), "scheduler has 150 %"},
+		"a phase that was not recorded":  {[]result{{phase: phase1("new"), tests: map[string]time.Duration{"x.test": time.Hour}, state: ok}}, ""},
+		"a failed phase":                 {[]result{{phase: phase1("unit"), tests: map[string]time.Duration{"a.test": time.Hour}, state: failed}}, ""},
+		"a phase without times of tests": {[]result{{phase: phase1("unit"), cpu: time.Hour, state: ok}}, ""},
 	} {
-		table, err := report("test", p, c.results, c.machine, time.Minute, []test{{"pkg/a.TestB", 12.3}})
-		if (err != nil) != c.red || err != nil && !strings.HasPrefix(err.Error(), "unit: ") {
-			t.Errorf("%s: %v\n%s", name, err, table)
+		table, err := report("test", budget, c.results, machine{load: "1 1 1"}, time.Minute, []test{{"pkg/a.TestB", 12.3}})
+		if (err != nil) != (c.red != "") || err != nil && !strings.Contains(err.Error(), c.red) {
+			t.Errorf("%s: %v, want %q\n%s", name, err, c.red, table)
 		}
 		if !strings.Contains(table, "12.3 s  pkg/a.TestB") {
 			t.Errorf("%s: the table lacks the slow test:\n%s", name, table)
@@ -239,16 +249,28 @@ func TestReport_PhaseGrows_Fails(t *testing.T) {
 	}
 }
 
-func TestTimesOf_LinesOfBash_AddUp(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "unit.cpu")
-	if err := os.WriteFile(file, []byte("mig.test 1m2.500s 0m3.100s\nask.test 0m0.400s 0m0.000s\n"), 0o600); err != nil {
+func phase1(name string) phase { return phase{name: name, lane: name} }
+
+func TestPrograms_WhatTimedWrote_IsReadBack(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "unit.cpu"), []byte("mig.test 1m2.500s 0m3.100s\nask.test 0m0.400s 0m0.000s\nask.test 0m1.000s 0m0.200s\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := timesOf(file); err != nil || got != 66*time.Second {
-		t.Errorf("%v, %v", got, err)
+	read, err := readPrograms(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, err := timesOf(file + "s"); err != nil || got != 0 {
+	again, err := parsePrograms(read.String())
+	if want := (programs{"unit": {"mig.test": 65600 * time.Millisecond, "ask.test": 1600 * time.Millisecond}}); err != nil || !cmp.Equal(want, again) {
+		t.Errorf("%v, %v, want %v", again, err, want)
+	}
+	if got, err := timesOf(filepath.Join(dir, "none.cpu")); err != nil || got != nil {
 		t.Errorf("no file: %v, %v", got, err)
+	}
+	for _, text := range []string{"unit 1s", "unit a.test x", "unit a.test -1s"} {
+		if _, err := parsePrograms(text); err == nil {
+			t.Errorf("%q was read", text)
+		}
 	}
 }
 
@@ -277,7 +299,7 @@ func TestTimes_EndToEnd_HasEachTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	times, err := parseTimes(string(text))
+	times, nightly, err := parseTimes(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,6 +316,9 @@ func TestTimes_EndToEnd_HasEachTest(t *testing.T) {
 		for _, m := range testName.FindAllStringSubmatch(string(source), -1) {
 			there[m[1]] = true
 		}
+	}
+	if len(nightly) == 0 || len(nightly) > len(times)*2/3 {
+		t.Errorf("%d of %d tests run at night only", len(nightly), len(times))
 	}
 	for name := range times {
 		if !there[name] {

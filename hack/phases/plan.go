@@ -22,54 +22,37 @@ type phase struct {
 	// targets are the make targets that run it: check, test, test-all.
 	targets []string
 	// stage is its place in the order. The phases of one stage run side by side, those of one lane of it one after another.
-	stage int
-	lane  string
-	// budget is the processor time of a warm run in seconds, on a machine with the plan's floor. 0: not bounded.
-	budget  float64
+	stage   int
+	lane    string
 	command string
 	proves  string
 }
 
 // A plan holds the phases in the order of the file.
-type plan struct {
-	// floor is the time of calibrate in seconds on the machine where the budgets were measured.
-	floor  float64
-	phases []phase
-}
+type plan []phase
 
-// parse reads a plan: rows of tab-separated fields, comments, and one line "# floor SECONDS".
+// parse reads a plan: rows of tab-separated fields, and comments.
 func parse(text string) (p plan, err error) {
 	names := map[string]bool{}
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Text()
-		if value, ok := strings.CutPrefix(line, "# floor "); ok {
-			if p.floor, err = strconv.ParseFloat(value, 64); err != nil || p.floor <= 0 {
-				return plan{}, fmt.Errorf("plan.tsv:%d: the floor %q is not a number of seconds", n, value)
-			}
-		}
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		f := strings.Split(line, "\t")
-		if len(f) != 7 {
-			return plan{}, fmt.Errorf("plan.tsv:%d: %d fields, want 7: name, targets, stage, lane, budget, command, what it proves", n, len(f))
+		if len(f) != 6 {
+			return nil, fmt.Errorf("plan.tsv:%d: %d fields, want 6: name, targets, stage, lane, command, what it proves", n, len(f))
 		}
-		one := phase{name: f[0], targets: strings.Split(f[1], ","), lane: f[3], command: f[5], proves: f[6]}
+		one := phase{name: f[0], targets: strings.Split(f[1], ","), lane: f[3], command: f[4], proves: f[5]}
 		if one.stage, err = strconv.Atoi(f[2]); err != nil {
-			return plan{}, fmt.Errorf("plan.tsv:%d: the stage %q is not a number", n, f[2])
-		}
-		if one.budget, err = strconv.ParseFloat(f[4], 64); err != nil || one.budget < 0 {
-			return plan{}, fmt.Errorf("plan.tsv:%d: the budget %q is not a number of seconds", n, f[4])
+			return nil, fmt.Errorf("plan.tsv:%d: the stage %q is not a number", n, f[2])
 		}
 		if one.name == "" || one.command == "" || one.proves == "" || names[one.name] {
-			return plan{}, fmt.Errorf("plan.tsv:%d: the phase %q needs a name of its own, a command and what it proves", n, one.name)
+			return nil, fmt.Errorf("plan.tsv:%d: the phase %q needs a name of its own, a command and what it proves", n, one.name)
 		}
 		names[one.name] = true
-		p.phases = append(p.phases, one)
-	}
-	if p.floor == 0 {
-		return plan{}, fmt.Errorf(`plan.tsv has no line "# floor SECONDS"`)
+		p = append(p, one)
 	}
 	return p, lines.Err()
 }
@@ -77,7 +60,7 @@ func parse(text string) (p plan, err error) {
 // of returns the stages of a target in order: each has its lanes, and each lane its phases. With names, only these phases.
 func (p plan) of(target string, only ...string) (stages []map[string][]phase) {
 	all := map[int]map[string][]phase{}
-	for _, one := range p.phases {
+	for _, one := range p {
 		if !slices.Contains(one.targets, target) || len(only) > 0 && !slices.Contains(only, one.name) {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,24 +17,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// growth is how far a phase may exceed its budget.
-const growth = 1.15
 
 // A run whose lanes named build take more processor time than coldBuild compiled most of the programs that a warm run finds in its caches.
 const coldBuild = 4 * time.Minute
 
-// crowded is the load by other programs, in processors, beside which phases that run clusters are not compared with their
-// budgets: a cluster that lives longer costs more.
-const crowded = 0.3
-
 // A machine has the run's measurements of the machine.
 type machine struct {
-	// floor is the processor time of a fixed piece of work.
-	floor time.Duration
 	// others is the load by other programs before the first phase and after the last one, in processors.
 	others float64
 	// idle is the part of the processors' time that nothing used.
@@ -71,42 +61,6 @@ func busy() (float64, error) {
 	return (1 - (idleNow-idle)/(allNow-all)) * float64(runtime.NumCPU()), nil
 }
 
-// calibrate returns the processor time of a fixed piece of work, the least of five times.
-func calibrate() time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	now := func() time.Duration {
-		var t unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // The clock of this thread exists.
-		return time.Duration(t.Nano())
-	}
-	least := time.Duration(0)
-	for range 5 {
-		began := now()
-		seen := map[uint32]uint32{}
-		for i := range uint32(1_000_000) {
-			seen[i*2654435761%50_021] += i
-		}
-		if took := now() - began; least == 0 || took < least {
-			least = took
-		}
-	}
-	return least
-}
-
-// used returns which part of its budget a phase used, or 0 where the two cannot be compared.
-func (r result) used(p plan, m machine, cold bool) float64 {
-	onClusters := workers(r.lane) > 1
-	if r.budget == 0 || r.state != ok || onClusters && m.others > crowded || cold && r.tests == 0 && !onClusters {
-		return 0
-	}
-	took := r.cpu
-	if r.tests > 0 {
-		took = r.tests
-	}
-	return took.Seconds() / (r.budget * m.floor.Seconds() / p.floor)
-}
-
 // cold reports whether the builds compiled most of what the run needs.
 func cold(results []result) bool {
 	took := time.Duration(0)
@@ -118,12 +72,18 @@ func cold(results []result) bool {
 	return took > coldBuild
 }
 
-// report returns the table of a run, and an error if a phase needs more processor time than its budget allows.
-func report(target string, p plan, results []result, m machine, wall time.Duration, tests []test) (string, error) {
+// report returns the table of a run, and an error if the test programs of a phase need more processor time than its budget allows.
+func report(target string, budget programs, results []result, m machine, wall time.Duration, tests []test) (string, error) {
 	var b strings.Builder
-	isCold, warmth := cold(results), "warm"
-	if isCold {
+	warmth := "warm"
+	if cold(results) {
 		warmth = "cold"
+	}
+	took := programs{}
+	for _, r := range results {
+		if r.state == ok && len(r.tests) > 0 {
+			took[r.name] = r.tests
+		}
 	}
 	var grown []string
 	fmt.Fprintf(&b, "\nmake %s\n\n", target)
@@ -132,19 +92,19 @@ func report(target string, p plan, results []result, m machine, wall time.Durati
 	total := time.Duration(0)
 	for _, r := range results {
 		share := "-"
-		if times := r.used(p, m, isCold); times > 0 {
-			share = fmt.Sprintf("%.0f %%", 100*times)
-			if times > growth {
-				grown = append(grown, r.name)
+		if part, most := took.used(budget, r.name); part > 0 {
+			share = fmt.Sprintf("%.0f %%", 100*part)
+			if part > growth {
+				grown = append(grown, fmt.Sprintf("%s has %s (%s)", r.name, share, strings.Join(most, ", ")))
 			}
 		}
 		total += r.cpu
-		fmt.Fprintf(t, "%s\t%.0f s\t%.0f s\t%.0f s\t%s\t%s\t\n", r.name, r.wall.Seconds(), r.cpu.Seconds(), r.tests.Seconds(), share, r.state)
+		fmt.Fprintf(t, "%s\t%.0f s\t%.0f s\t%.0f s\t%s\t%s\t\n", r.name, r.wall.Seconds(), r.cpu.Seconds(), sum(r.tests).Seconds(), share, r.state)
 	}
 	fmt.Fprintf(t, "together\t%.0f s\t%.0f s\t\t\t\t\n", wall.Seconds(), total.Seconds())
 	_ = t.Flush() // It writes to memory.
-	fmt.Fprintf(&b, "\n%d processors, idle %.0f %% of the time; load %s; other programs use %.1f processors; caches are %s; floor %.1f ms, budgets have %.1f ms\n",
-		runtime.NumCPU(), 100*m.idle, m.load, m.others, warmth, 1000*m.floor.Seconds(), 1000*p.floor)
+	fmt.Fprintf(&b, "\n%d processors, idle %.0f %% of the time; load %s; other programs use %.1f processors; caches are %s; tests use %.2f times the recorded processor time\n",
+		runtime.NumCPU(), 100*m.idle, m.load, m.others, warmth, took.speed(budget, slices.Sorted(maps.Keys(took))...))
 	if len(tests) > 0 {
 		b.WriteString("\nthe slowest tests:\n")
 		for _, t := range tests[:min(10, len(tests))] {
@@ -152,8 +112,8 @@ func report(target string, p plan, results []result, m machine, wall time.Durati
 		}
 	}
 	if len(grown) > 0 {
-		return b.String(), fmt.Errorf("%s: more than %.0f %% of the processor time in hack/phases/plan.tsv. Find what grew with the list of slow tests, "+
-			"or raise the budget in a commit that says what it buys", strings.Join(grown, ", "), 100*growth)
+		return b.String(), fmt.Errorf("the tests of %s of the processor time in hack/phases/cpu.txt; %.0f %% are allowed. Find what grew, "+
+			"or record the times of this run in a commit that says what they buy", strings.Join(grown, "; "), 100*growth)
 	}
 	return b.String(), nil
 }

@@ -32,8 +32,8 @@ const (
 type result struct {
 	phase
 	wall, cpu time.Duration
-	// tests is the part that test programs used, if the phase writes it down. It does not depend on the work of compilers.
-	tests time.Duration
+	// tests has the parts that test programs used, if the phase writes them down. They do not depend on the work of compilers.
+	tests map[string]time.Duration
 	state string
 }
 
@@ -190,26 +190,28 @@ func groupMembers(group int) (out []int) {
 	return out
 }
 
-// timesOf adds up the lines that hack/timed.sh wrote, such as "mig.test 1m2.500s 0m3.100s". Without a file it is zero.
-func timesOf(file string) (sum time.Duration, err error) {
+// timesOf reads the lines that hack/timed.sh wrote, such as "mig.test 1m2.500s 0m3.100s". Programs of one name are added up; without
+// a file there are none.
+func timesOf(file string) (map[string]time.Duration, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+		return nil, nil
 	}
+	out := map[string]time.Duration{}
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
 		if len(words) != 3 {
-			return 0, fmt.Errorf("%s: %q is not a program and its two times", file, strings.TrimSpace(line))
+			return nil, fmt.Errorf("%s: %q is not a program and its two times", file, strings.TrimSpace(line))
 		}
 		for _, word := range words[1:] {
 			d, err := time.ParseDuration(word)
 			if err != nil {
-				return 0, fmt.Errorf("%s: %w", file, err)
+				return nil, fmt.Errorf("%s: %w", file, err)
 			}
-			sum += d
+			out[words[0]] += d
 		}
 	}
-	return sum, err
+	return out, err
 }
 
 // most is how many lines of failures are printed.
