@@ -74,11 +74,9 @@ func render(t *testing.T, dir string, args ...string) string {
 	if out, ok := rendered.Load(key); ok && dir == chart {
 		return out.(string)
 	}
-	out, problems, err := tool(t, nil, append([]string{
-		"helm", "template", "gpu-dra-driver", dir, "--namespace", "gpu-dra-driver", "--set", registry,
-	}, args...)...)
+	out, err := template(t, "gpu-dra-driver", dir, append([]string{"--namespace", "gpu-dra-driver", "--set", registry}, args...)...)
 	if err != nil {
-		t.Fatalf("helm template %q: %v\n%s", args, err, problems)
+		t.Fatalf("helm template %q: %v", args, err)
 	}
 	if dir == chart { // No test changes it.
 		rendered.Store(key, out)
@@ -299,9 +297,8 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", registry, "--set", c.set)
-			if err == nil || !strings.Contains(problems, c.want) {
-				t.Errorf("error = %v, want one that names %s:\n%s", err, c.want, problems)
+			if _, err := template(t, "x", chart, "--set", registry, "--set", c.set); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error = %v, want one that names %s", err, c.want)
 			}
 		})
 	}
@@ -350,11 +347,11 @@ func TestValues_NullOfAnyField_RenderedOrNamed(t *testing.T) {
 		if !seedtest.Chosen(path) {
 			continue
 		}
-		out, problems, err := tool(t, nil, "helm", "template", "gpu-dra-driver", chart, "--namespace", "gpu-dra-driver", "--set", registry, "--set", on, "--set", path+"=null")
+		out, err := template(t, "gpu-dra-driver", chart, "--namespace", "gpu-dra-driver", "--set", registry, "--set", on, "--set", path+"=null")
 		last := path[strings.LastIndex(path, ".")+1:]
 		switch {
-		case err != nil && !strings.Contains(problems, "missing propert") && !strings.Contains(problems, "'"+last+"'"):
-			t.Errorf("%s=null: %s", path, problems)
+		case err != nil && !strings.Contains(err.Error(), "missing propert") && !strings.Contains(err.Error(), "'"+last+"'"):
+			t.Errorf("%s=null: %v", path, err)
 		case out == all:
 		case err == nil && strings.Contains(out, "validationActions: null"), err == nil && strings.Contains(out, "image: registry.example.com/:"):
 			t.Errorf("%s=null renders objects that the API server refuses", path)
@@ -371,17 +368,17 @@ func TestValues_NullOfTextThatMayBeEmpty_RendersAsEmpty(t *testing.T) {
 		if _, text := value.(string); !text || !seedtest.Chosen(path) {
 			continue
 		}
-		set := func(value string) (out, problems string, err error) {
-			return tool(t, nil, "helm", "template", "gpu-dra-driver", chart, "--set", registry, "--set", path+"="+value)
+		set := func(value string) (string, error) {
+			return template(t, "gpu-dra-driver", chart, "--set", registry, "--set", path+"="+value)
 		}
-		empty, _, err := set("")
+		empty, err := set("")
 		if err != nil {
 			continue
 		}
 		n++
-		null, problems, err := set("null")
+		null, err := set("null")
 		if err != nil {
-			t.Errorf("%s=null: %s", path, problems)
+			t.Errorf("%s=null: %v", path, err)
 		} else if diff := cmp.Diff(empty, null); diff != "" {
 			t.Errorf("%s=null renders other objects than an empty value:\n%s", path, diff)
 		}
@@ -427,9 +424,9 @@ func TestController_NodesForAddOns_Tolerated(t *testing.T) {
 // TestNames_OfRelease_AreNamesOfServices has names that Helm allows.
 func TestNames_OfRelease_AreNamesOfServices(t *testing.T) {
 	for _, release := range []string{"a.b", "gpu-dra-driver.v2", strings.Repeat("a", 39) + ".b", strings.Repeat("ab-", 17) + "x"} {
-		out, problems, err := tool(t, nil, "helm", "template", release, chart, "--set", registry)
+		out, err := template(t, release, chart, "--set", registry)
 		if err != nil {
-			t.Errorf("%s: %v %s", release, err, problems)
+			t.Errorf("%s: %v", release, err)
 			continue
 		}
 		for name := range decode[corev1.Service](t, out, "Service") {
@@ -447,9 +444,9 @@ func TestNames_OfRelease_AreNamesOfServices(t *testing.T) {
 		{"webhook.enabled=false", false},
 		{"controller.enabled=false,serviceMonitor.enabled=true", false},
 	} {
-		out, problems, err := tool(t, nil, "helm", "template", "4gpu", chart, "--set", registry, "--set", c.set)
-		if (err != nil) != c.refused || c.refused && !strings.Contains(problems, "set fullnameOverride") {
-			t.Errorf("a release with a digit first, and %s: %v %s", c.set, err, problems)
+		out, err := template(t, "4gpu", chart, "--set", registry, "--set", c.set)
+		if (err != nil) != c.refused || c.refused && !strings.Contains(err.Error(), "set fullnameOverride") {
+			t.Errorf("a release with a digit first, and %s: %v", c.set, err)
 		}
 		if err == nil && len(decode[corev1.Service](t, out, "Service")) > 0 {
 			t.Errorf("%s renders a Service whose name begins with a digit", c.set)

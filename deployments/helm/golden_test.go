@@ -239,10 +239,18 @@ func patch(base, diff string) (string, error) {
 	return strings.Join(append(out, lines[line:]...), "\n"), nil
 }
 
+// TestChart_ValuesFiles_RenderGoldens renders by Helm's program, and compares with what Helm's packages render for other tests.
 func TestChart_ValuesFiles_RenderGoldens(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c, func(t *testing.T) {
-			got := render(t, chart, "--values", "testdata/values/"+c+".yaml")
+			values := []string{"--values", "testdata/values/" + c + ".yaml"}
+			got, problems, err := tool(t, nil, append([]string{"helm", "template", "gpu-dra-driver", chart, "--namespace", "gpu-dra-driver", "--set", registry}, values...)...)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, problems)
+			}
+			if diff := cmp.Diff(strings.TrimSpace(got), strings.TrimSpace(render(t, chart, values...))); diff != "" {
+				t.Errorf("Helm's packages render something else (-program +packages):\n%s", diff)
+			}
 			conform(t, got)
 			got = strings.ReplaceAll(got, standardLabels, standardLine)
 			if *update {

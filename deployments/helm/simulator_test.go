@@ -28,11 +28,9 @@ const simulatorChart = "gpu-simulator"
 // renderSimulator returns the manifests of the simulator's chart.
 func renderSimulator(t *testing.T, args ...string) string {
 	t.Helper()
-	out, problems, err := tool(t, nil, append([]string{
-		"helm", "template", "gpu-simulator", simulatorChart, "--namespace", "gpu-simulator", "--set", registry,
-	}, args...)...)
+	out, err := template(t, "gpu-simulator", simulatorChart, append([]string{"--namespace", "gpu-simulator", "--set", registry}, args...)...)
 	if err != nil {
-		t.Fatalf("helm template %q: %v\n%s", args, err, problems)
+		t.Fatalf("helm template %q: %v", args, err)
 	}
 	return out
 }
@@ -81,7 +79,7 @@ func TestSimulator_EveryValueSet_Conforms(t *testing.T) {
 
 func TestSimulator_WrongValues_Refused(t *testing.T) {
 	for _, set := range []string{"root=/", "root=/var/lib/", "root=/dev", "root=relative", "board=", "board=H100", "gpus=17", "image.registry=", "other=1"} {
-		if out, _, err := tool(t, nil, "helm", "template", "gpu-simulator", simulatorChart, "--set", registry, "--set", set); err == nil {
+		if out, err := template(t, "gpu-simulator", simulatorChart, "--set", registry, "--set", set); err == nil {
 			t.Errorf("--set %s is taken:\n%s", set, out)
 		}
 	}
@@ -130,14 +128,14 @@ func TestSimulatorPage_Commands_AreOfCharts(t *testing.T) {
 		words := strings.Fields(line)
 		if i := slices.Index(words, "install"); i > 0 && words[i-1] == "helm" {
 			installs++
-			args := []string{"helm", "template", words[i+1], strings.TrimPrefix(words[i+2], "deployments/helm/")}
+			var args []string
 			for n, word := range words {
 				if word == "--set" {
 					args = append(args, word, words[n+1])
 				}
 			}
-			if out, problems, err := tool(t, nil, args...); err != nil || !strings.Contains(out, "kind: DaemonSet") {
-				t.Errorf("%s: %v\n%s", line, err, problems)
+			if out, err := template(t, words[i+1], strings.TrimPrefix(words[i+2], "deployments/helm/"), args...); err != nil || !strings.Contains(out, "kind: DaemonSet") {
+				t.Errorf("%s: %v", line, err)
 			}
 		}
 		for _, word := range words {
