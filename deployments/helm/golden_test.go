@@ -249,7 +249,7 @@ func TestChart_ValuesFiles_RenderGoldens(t *testing.T) {
 				t.Fatalf("%v\n%s", err, problems)
 			}
 			if diff := cmp.Diff(strings.TrimSpace(got), strings.TrimSpace(render(t, chart, values...))); diff != "" {
-				t.Errorf("Helm's packages render something else (-program +packages):\n%s", diff)
+				t.Errorf("Helm's packages render other objects (-program +packages):\n%s", diff)
 			}
 			conform(t, got)
 			got = strings.ReplaceAll(got, standardLabels, standardLine)

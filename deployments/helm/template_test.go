@@ -50,8 +50,8 @@ func load(t *testing.T, dir string) *helmchart.Chart {
 	return c
 }
 
-// kubernetes returns the version for which Helm renders without a cluster: that of the modules, without the patch.
-var kubernetes = sync.OnceValues(func() (chartutil.KubeVersion, error) {
+// kubeVersion returns the version of Kubernetes for which Helm renders without a cluster: that of the modules, without the patch.
+var kubeVersion = sync.OnceValues(func() (chartutil.KubeVersion, error) {
 	text, err := os.ReadFile("../go.mod")
 	if err != nil {
 		return chartutil.KubeVersion{}, err
@@ -98,7 +98,7 @@ func template(t *testing.T, release, dir string, args ...string) (string, error)
 	}
 	capabilities := chartutil.DefaultCapabilities.Copy()
 	var err error
-	if capabilities.KubeVersion, err = kubernetes(); err != nil {
+	if capabilities.KubeVersion, err = kubeVersion(); err != nil {
 		t.Fatal(err)
 	}
 	if *version != "" {

@@ -17,7 +17,7 @@ import (
 // growth is how far the test programs of a phase may exceed its budget together.
 const growth = 1.15
 
-// worth is the recorded time of the programs that tell how fast the machine is. Shorter ones vary more.
+// worth is the recorded time of the programs that show how fast the machine is. Shorter ones vary more.
 const worth = time.Second
 
 // programs holds the processor time of test programs by their names, of each phase that writes it down.
@@ -80,8 +80,8 @@ func sum(times map[string]time.Duration) (all time.Duration) {
 	return all
 }
 
-// speed returns how many times the recorded processor time most programs of some phases used. It tells a slow or crowded machine
-// from a program that grew. Without programs to compare it is 0.
+// speed returns how many times the recorded processor time most programs of some phases used. It differs on a slow or
+// crowded machine, and stays if one program grows. Without programs to compare it is 0.
 func (p programs) speed(budget programs, phases ...string) float64 {
 	var ratios []float64
 	for _, phase := range phases {
