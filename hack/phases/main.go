@@ -8,7 +8,7 @@
 //	phases deal FILE PART OF SKIP  prints a regular expression for one part of the end-to-end tests, which take about as long
 //	                               as each other part; FILE lists what the tests took, SKIP matches those that do not run
 //	phases night FILE         prints a regular expression for the tests of the file that only test-all runs
-//	phases budgets DIR        prints the processor time of the test programs of a run for cpu.txt
+//	phases budgets DIR PHASE...  prints the processor time of the test programs of some phases of a run, for cpu.txt
 package main
 
 import (
@@ -32,15 +32,15 @@ func main() {
 		err = deal(args[1], args[2], args[3], args[4])
 	case len(args) == 2 && args[0] == "night":
 		err = night(args[1])
-	case len(args) == 2 && args[0] == "budgets":
+	case len(args) > 2 && args[0] == "budgets":
 		var p programs
-		if p, err = readPrograms(args[1]); err == nil {
+		if p, err = readPrograms(args[1], args[2:]); err == nil {
 			fmt.Print(p)
 		}
 	case len(args) > 0:
 		err = target(ctx, args[0], args[1:])
 	default:
-		err = errors.New("usage: phases check|test|test-all [PHASE...], phases deal FILE PART OF SKIP, phases night FILE, or phases budgets DIR")
+		err = errors.New("usage: phases check|test|test-all [PHASE...], phases deal FILE PART OF SKIP, phases night FILE, or phases budgets DIR PHASE...")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "phases:", err)
