@@ -113,3 +113,7 @@ func (g *getter) refusedPods(ctx context.Context, namespace, name string) string
 	message := strings.TrimPrefix(last.Message, "Error creating: ")
 	return fmt.Sprintf(". The API server refuses its pods: %s. To start them, %s", message, why.RefusalCure(message))
 }
+
+func ended(p corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

@@ -46,9 +46,9 @@ metadata: {name: small, namespace: %[1]s}
 spec: {maxUnavailable: 1, selector: {matchLabels: {app: small}}}
 `
 
-// TestPack_GroupBlockedBySmallPod_EvictionFreesIt blocks both groups of four: one by a GPU that no controller's pod holds,
-// one by a partition of a Deployment. The partition moves to another GPU, and the pod that waits runs.
-func TestPack_GroupBlockedBySmallPod_EvictionFreesIt(t *testing.T) {
+// TestPack_GroupBlockedBySmallPod_CommandsFreeIt blocks both groups of four: one by a GPU that no controller's pod holds,
+// one by a partition of a Deployment. The commands of the plan move the partition to another GPU, and the pod that waits runs.
+func TestPack_GroupBlockedBySmallPod_CommandsFreeIt(t *testing.T) {
 	ctx := testContext(t)
 	namespace := createNamespace(ctx, t, nil)
 	four := request("gpu", env.Driver)
@@ -91,10 +91,30 @@ func TestPack_GroupBlockedBySmallPod_EvictionFreesIt(t *testing.T) {
 		t.Fatalf("the plan lacks %q:\n%s", want, plan)
 	}
 	if now := small(ctx); now == nil || now.UID != before.UID {
-		t.Fatalf("the plan without --evict moved the pod")
+		t.Fatalf("the plan moved the pod")
 	}
-	done := kubectlGPU(ctx, t, "pack", "train", "-n", namespace, "--evict")
-	t.Log(done)
+	_, commands, _ := strings.Cut(plan, "Commands")
+	ran := 0
+	for line := range strings.Lines(commands) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) < 3 || words[0] != "kubectl":
+			continue
+		case words[1] == "gpu":
+			t.Log(kubectlGPU(ctx, t, words[2:]...))
+		default:
+			_, err := cluster.Kubectl(ctx, words[1:]...)
+			must(t, err)
+			must(t, cluster.Eventually(ctx, "the Deployment runs again", time.Minute, func(ctx context.Context) (bool, string) {
+				now := small(ctx)
+				return now != nil && now.UID != before.UID, "no new pod"
+			}))
+		}
+		ran++
+	}
+	if ran != 3 {
+		t.Fatalf("the plan has %d commands, want a cordon, a deletion and its end", ran)
+	}
 	train := waitRunning(ctx, t, namespace, "train")
 	checkPod(ctx, t, train)
 	if n := len(podDevices(ctx, t, train)); n != 4 {

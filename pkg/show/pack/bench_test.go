@@ -100,21 +100,6 @@ func BenchmarkMake500(b *testing.B) {
 	}
 }
 
-// BenchmarkDefragment100 plans moves for all of 100 such nodes.
-func BenchmarkDefragment100(b *testing.B) {
-	c := large(b, 100)
-	before := processorTime(b)
-	defer func() { b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op") }()
-	for b.Loop() {
-		plan := pack.Defragment(context.Background(), c, pack.Options{Driver: slicetest.Driver, Limit: 5 * time.Minute})
-		if len(plan.Moves) == 0 {
-			b.Fatal(plan)
-		}
-		b.ReportMetric(float64(len(plan.Moves)), "moves")
-		b.ReportMetric(float64(len(plan.Wins())), "won")
-	}
-}
-
 // BenchmarkEmpty500 plans to empty one of the nodes.
 func BenchmarkEmpty500(b *testing.B) {
 	c := large(b, 500)

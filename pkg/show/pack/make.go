@@ -45,62 +45,15 @@ func Make(ctx context.Context, c *Cluster, w Goal, o Options) Plan {
 		}
 		left = append(left, n)
 	}
-	best, end, ok := p.search(ctx, left, w)
+	best, _, ok := p.search(ctx, left, w)
 	if !ok {
 		plan.Result, plan.Blockers = Blocked, append(p.blockers(ctx, left, w), p.causes(ctx, w)...)
-		p.finish(&plan, p.start(), nil)
+		p.finish(&plan)
 		return plan
 	}
 	plan.Result, plan.Moves, plan.Hold = Moves, best.moves, best.hold
 	plan.Place = &Place{best.node.Name, devices(best.goal)}
-	p.finish(&plan, end, best.goal)
-	return plan
-}
-
-// Prove proves the rest of a plan: that the goal fits on the node once the pods have moved. Pods are namespace/name.
-func Prove(ctx context.Context, c *Cluster, w Goal, node string, pods []string, o Options) Plan {
-	p := newPlanner(c, o, &w)
-	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
-	defer cancel()
-	plan := Plan{Goal: w.Text}
-	plan.Result = Blocked
-	n := p.nodes[node]
-	if n == nil {
-		plan.Blockers = append(plan.Blockers, "node "+node+" publishes no devices any more")
-		return plan
-	}
-	var set []*unit
-	missing := sets.New(pods...)
-	for _, u := range n.units {
-		for _, pod := range u.pods {
-			if name := ask.NameOf(pod).String(); missing.Has(name) {
-				missing.Delete(name)
-				set = union(set, []*unit{u})
-			}
-		}
-	}
-	for _, name := range sets.List(missing) {
-		plan.Notes = append(plan.Notes, "pod "+name+" holds no device of node "+node+" any more")
-	}
-	for _, u := range set {
-		if u.fixed != "" {
-			plan.Blockers = append(plan.Blockers, fmt.Sprintf("%s: %s", u.name(), u.fixed))
-			return plan
-		}
-	}
-	found, end, ok := p.try(ctx, newCandidate(n, set), w)
-	if !ok {
-		if p.cut || ctx.Err() != nil {
-			p.lack = "the search ended after " + p.o.Limit.String() + ", before all places were tried"
-		}
-		plan.Blockers = append(plan.Blockers, p.lack)
-		return plan
-	}
-	plan.Result, plan.Moves, plan.Hold, plan.Place = Moves, found.moves, found.hold, &Place{node, devices(found.goal)}
-	if len(set) == 0 {
-		plan.Result = Fits
-	}
-	p.finish(&plan, end, found.goal)
+	p.finish(&plan)
 	return plan
 }
 
@@ -360,7 +313,7 @@ func (p *planner) destinations(ctx context.Context, u *unit, closed string) iter
 			for i >= len(d.dests) && d.scanned < len(p.order) && ctx.Err() == nil {
 				name := p.order[d.scanned]
 				d.scanned++
-				if _, ok := p.place(ctx, p.node(p.base, name), u.without()); ok {
+				if _, ok := p.place(ctx, p.nodes[name].Node, u.without()); ok {
 					d.dests = append(d.dests, name)
 				}
 			}
@@ -396,8 +349,8 @@ func devices(claims []*resourceapi.ResourceClaim) (out []string) {
 	return out
 }
 
-// finish adds the result to a plan: the GPUs that it wins, the claims after it, and what was not looked at.
-func (p *planner) finish(plan *Plan, end state, goal []*resourceapi.ResourceClaim) {
+// finish adds the result to a plan: the GPUs that it wins, and what was not looked at.
+func (p *planner) finish(plan *Plan) {
 	after := map[string]*resourceapi.ResourceClaim{}
 	for _, m := range plan.Moves {
 		for _, c := range m.placed {
@@ -416,10 +369,6 @@ func (p *planner) finish(plan *Plan, end state, goal []*resourceapi.ResourceClai
 		}
 		used[0].Insert(p.gpusOf([]*resourceapi.ResourceClaim{c})...)
 		used[1].Insert(p.gpusOf([]*resourceapi.ResourceClaim{moved})...)
-		plan.After = append(plan.After, *moved)
-	}
-	for _, c := range goal {
-		plan.After = append(plan.After, *c)
 	}
 	for _, name := range p.order {
 		for g := range p.nodes[name].gpus {

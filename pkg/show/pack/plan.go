@@ -88,8 +88,6 @@ type Move struct {
 	Budgets []string `json:"budgets,omitempty"`
 	// Notes are effects of the eviction beyond a restart, and constraints that were not looked at.
 	Notes []string `json:"notes,omitempty"`
-	// Frees is the GPU that is won once this step is done, if one is.
-	Frees *GPU `json:"frees,omitempty"`
 
 	unit   *unit
 	placed []*resourceapi.ResourceClaim
@@ -110,7 +108,7 @@ const (
 
 // Plan is an answer.
 type Plan struct {
-	// Goal is empty for a node to empty, which Node names, and for the whole cluster.
+	// Goal is empty for a node to empty, which Node names.
 	Goal   string `json:"goal,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Result Result `json:"result"`
@@ -126,6 +124,4 @@ type Plan struct {
 	// Blockers say which pods cannot move, and why.
 	Blockers []string `json:"blockers,omitempty"`
 	Notes    []string `json:"notes,omitempty"`
-	// After are the cluster's claims after the moves, the goal's included.
-	After []resourceapi.ResourceClaim `json:"-"`
 }

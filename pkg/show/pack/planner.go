@@ -44,9 +44,8 @@ type planner struct {
 	poolNode map[pool.ID]string
 	// counters are the full counters of pools.
 	counters map[pool.ID]pool.Counters
-	// begin is the state of the cluster, and base the one before any move.
+	// begin is the state of the cluster.
 	begin   state
-	base    state
 	demands map[string]*demand
 	// moved are the needs of pods that move.
 	moved map[*corev1.Pod]why.Needs

@@ -156,26 +156,6 @@ func taintsOf(e *env, c *resourceapi.ResourceClaim) (out []*resourceapi.DeviceTa
 	return out
 }
 
-// TestDefragment_RandomClusters_EachGPUIsWon replays the moves: each GPU that the plan wins is empty, and no other is used
-// for it that was free.
-func TestDefragment_RandomClusters_EachGPUIsWon(t *testing.T) {
-	won := 0
-	for seed := range seedtest.Each(t, 20) {
-		e := random(t, rand.New(rand.NewPCG(seed, 36)))
-		plan := pack.Defragment(context.Background(), e.cluster(), options)
-		won += len(plan.Won)
-		if err := e.replay(plan, pack.Goal{}); err != nil {
-			t.Fatalf("seed %d: %v:\n%s", seed, err, plan)
-		}
-		if holders := e.held(plan.Won...); len(holders) > 0 || plan.Free[1] != plan.Free[0]+len(plan.Won) || len(plan.Wins()) != len(plan.Won) {
-			t.Errorf("seed %d: %v hold a GPU of %v:\n%s", seed, holders, plan.Won, plan)
-		}
-	}
-	if !testing.Short() && won < 10 {
-		t.Errorf("the clusters show only %d GPUs won", won)
-	}
-}
-
 // TestEmpty_RandomClusters_OnlyBlockersStay replays the moves: the node has the claims of the pods that cannot move.
 func TestEmpty_RandomClusters_OnlyBlockersStay(t *testing.T) {
 	results := map[pack.Result]int{}
@@ -192,37 +172,6 @@ func TestEmpty_RandomClusters_OnlyBlockersStay(t *testing.T) {
 	}
 	if !testing.Short() && (results[pack.Moves] == 0 || results[pack.Blocked] == 0) {
 		t.Errorf("the clusters show only %v", results)
-	}
-}
-
-// TestProve_RestOfPlan_HoldsUntilNewcomer proves what is left of a plan while its GPUs have the plan's cordon.
-func TestProve_RestOfPlan_HoldsUntilNewcomer(t *testing.T) {
-	e := blocked(t)
-	e.start("train", "n2", gpus)
-	w, plan := e.make("nvlink-4", options)
-	taint := resourceapi.DeviceTaint{Key: "gpu.nvidia.com/cordoned", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	for _, s := range e.Slices {
-		for i := range s.Spec.Devices {
-			if *s.Spec.NodeName == "n1" {
-				s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, taint)
-			}
-		}
-	}
-	o := options
-	if again := pack.Prove(context.Background(), e.cluster(), w, "n1", plan.Pods(), o); again.Result != pack.Blocked {
-		t.Errorf("with another's cordon: %s", again)
-	}
-	o.Held = plan.Hold
-	again := pack.Prove(context.Background(), e.cluster(), w, "n1", plan.Pods(), o)
-	if again.Result != pack.Moves || len(again.Moves) != 1 {
-		t.Errorf("with the plan's cordon: %s", again)
-	}
-	e.Claims[0].Status.Allocation = nil
-	if again := pack.Prove(context.Background(), e.cluster(), w, "n1", nil, o); again.Result != pack.Fits {
-		t.Errorf("after the move: %s", again)
-	}
-	if again := pack.Prove(context.Background(), e.cluster(), w, "n3", nil, o); again.Result != pack.Blocked {
-		t.Errorf("on a node that is gone: %s", again)
 	}
 }
 

@@ -5,7 +5,6 @@ package pack
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -29,6 +28,12 @@ func (p Plan) String() string {
 	}
 	if len(p.Moves) > 0 {
 		fmt.Fprintf(&b, "Free GPUs: %d before, %d after. The scheduler's allocator proved each step.\n", p.Free[0], p.Free[1])
+	}
+	if commands := p.Commands(); len(commands) > 0 {
+		fmt.Fprintln(&b, "Commands, each after the last pod has come back:")
+		for _, c := range commands {
+			fmt.Fprintf(&b, "  %s\n", c)
+		}
 	}
 	if len(p.Blockers) > 0 {
 		fmt.Fprintln(&b, "In the way:")
@@ -57,10 +62,6 @@ func (p Plan) headline() string {
 		return fmt.Sprintf("Node %s cannot be emptied. %s would be possible:", p.Node, moves)
 	case p.Node != "":
 		return fmt.Sprintf("Node %s cannot be emptied.", p.Node)
-	case p.Goal == "" && len(p.Moves) > 0:
-		return fmt.Sprintf("%s free after %s:", count(len(p.Won), "more GPU"), moves)
-	case p.Goal == "":
-		return "No GPU can be won: none that is used in part can be emptied into others that are."
 	case p.Result == Fits:
 		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Goal, p.Place.Node, ask.List(p.Place.Devices))
 	case p.Result == Moves:
@@ -89,50 +90,35 @@ func (m Move) String() string {
 	if len(about) > 0 {
 		text += " (" + strings.Join(about, ", ") + ")"
 	}
-	if m.Frees != nil {
-		text += fmt.Sprintf("; GPU %s is free", m.Frees)
-	}
 	return text
 }
 
 func (p Place) String() string { return p.Node + " " + strings.Join(p.Devices, ", ") }
 
-// Win is a row of the table of a plan for the whole cluster: a GPU, and the moves that free it.
-type Win struct {
-	GPU   GPU
-	Moves int
-	Pods  []string
-	// Total is the number of moves so far.
-	Total int
-}
-
-// Wins returns the GPUs that the moves free, in their order.
-func (p Plan) Wins() (out []Win) {
-	var w Win
+// Commands returns what makes the moves: cordons that keep newcomers from the GPUs, then one pod after the other. A node that is to
+// be empty stays cordoned.
+func (p Plan) Commands() (out []string) {
+	if len(p.Moves) == 0 || p.Result != Moves {
+		return nil
+	}
+	var gpus []string
+	for _, g := range p.Hold {
+		gpus = append(gpus, g.String())
+	}
+	held := strings.Join(gpus, " ")
+	if held != "" {
+		out = append(out, "kubectl gpu cordon "+held)
+	}
 	for _, m := range p.Moves {
-		w.Moves++
-		w.Total++
-		w.Pods = append(w.Pods, m.Pods...)
-		if m.Frees != nil {
-			w.GPU = *m.Frees
-			out = append(out, w)
-			w = Win{Total: w.Total}
+		for _, pod := range m.Pods {
+			namespace, name, _ := strings.Cut(pod, "/")
+			out = append(out, "kubectl delete pod -n "+namespace+" "+name)
 		}
 	}
+	if held != "" && p.Node == "" {
+		out = append(out, "kubectl gpu uncordon "+held)
+	}
 	return out
-}
-
-// Nodes returns the nodes that the moves change, sorted.
-func (p Plan) Nodes() []string {
-	var out []string
-	for _, m := range p.Moves {
-		out = append(out, m.From.Node, m.To.Node)
-	}
-	if p.Place != nil {
-		out = append(out, p.Place.Node)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 func count(n int, noun string) string {

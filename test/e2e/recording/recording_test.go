@@ -51,8 +51,10 @@ var story = []recording.Line{
 	{Text: "kubectl apply -f train.yaml", Pause: time.Second / 2},
 	{Text: "kubectl get pods", Pause: 3 * time.Second / 2},
 	{Text: "kubectl gpu why train", Pause: 6 * time.Second, Poster: true, Before: groupsPublished},
-	{Text: "# The small pod fits elsewhere. Move it:", Clear: true},
-	{Text: "kubectl gpu pack train --evict", Pause: 4 * time.Second},
+	{Text: "# Does the small pod fit elsewhere?", Clear: true},
+	{Text: "kubectl gpu pack train", Pause: 5 * time.Second},
+	{Text: "# It does. Run these commands:"},
+	{Text: "kubectl gpu pack train | grep '^  kubectl' | sh", Pause: time.Second},
 	{Text: "kubectl wait --for=condition=Ready pod/train && kubectl get pods", Pause: 5 * time.Second / 2},
 	{Text: "kubectl gpu layout", Clear: true, Pause: 5 * time.Second},
 }
