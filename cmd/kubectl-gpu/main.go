@@ -68,7 +68,7 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newClaim(f), newRun(f), newWeb(f), newCleanup(f),
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newRun(f), newWeb(f), newCleanup(f),
 		&cobra.Command{Use: "version", Short: "Print the version of this command", Long: "Print the version of this command.", Args: cobra.NoArgs,
 			Run: func(*cobra.Command, []string) { fmt.Fprintln(f.Out, version) }},
 		&cobra.Command{Use: "options", Short: "List the flags of all commands", Long: "List the flags of all commands: the cluster, its user and the namespace.",

@@ -85,31 +85,6 @@ func (m *manifest) addFlags(c *cobra.Command) {
 	c.Flags().BoolVar(&m.apply, "apply", false, "Create the objects instead of printing them.")
 }
 
-func newClaim(f *factory) *cobra.Command {
-	var d devicesOf
-	m := manifest{factory: f}
-	c := &cobra.Command{
-		Use:   "claim NAME (--gpu N | --memory AMOUNT | --profile PROFILE | --nvlink N)",
-		Short: "Print or create a template of claims",
-		Long: "Print a ResourceClaimTemplate, or create it with --apply. Each pod that names it gets devices of its own:\n\n" +
-			"  resourceClaims: [{name: gpu, resourceClaimTemplateName: NAME}]\n\n" +
-			"and each container that is to have them has resources: {claims: [{name: gpu}]}.",
-		Example: "  kubectl gpu claim ten --memory 10Gi\n  kubectl gpu claim linked --nvlink 4 | kubectl apply -f -",
-		Args:    cobra.ExactArgs(1),
-	}
-	d.addFlags(c)
-	m.addFlags(c)
-	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		m.name = args[0]
-		spec, err := d.claim(f.driver)
-		if err != nil {
-			return usageError{err}
-		}
-		return m.make(ctx, spec, nil)
-	})
-	return c
-}
-
 func newRun(f *factory) *cobra.Command {
 	var d devicesOf
 	m := manifest{factory: f}
@@ -118,7 +93,8 @@ func newRun(f *factory) *cobra.Command {
 		Use:   "run NAME --image IMAGE (--gpu N | --memory AMOUNT | --profile PROFILE | --nvlink N) [-- COMMAND [ARG...]]",
 		Short: "Print or create a pod with GPUs",
 		Long: "Print a pod and the template of its claim, or create both with --apply. The pod runs once, and tolerates the usual taint\n" +
-			"nvidia.com/gpu of GPU nodes. A copy of the output is a start for a manifest of your own.",
+			"nvidia.com/gpu of GPU nodes. A copy of the output is a start for a manifest of your own, and\n" +
+			"its first part, the template, for claims of other pods.",
 		Example: "  kubectl gpu run hello --gpu 1 --image ubuntu:24.04 -- nvidia-smi -L\n" +
 			"  kubectl gpu run hello --profile 1g.10gb --image ubuntu:24.04 --apply -- sleep 600",
 		Args: func(c *cobra.Command, args []string) error {
@@ -155,18 +131,14 @@ func newRun(f *factory) *cobra.Command {
 	return c
 }
 
-// make prints or creates a template, and a pod if there is one.
+// make prints or creates a template and a pod.
 func (m *manifest) make(ctx context.Context, spec resourceapi.ResourceClaimSpec, pod *corev1.Pod) error {
 	template := &resourceapi.ResourceClaimTemplate{
 		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaimTemplate"},
 		ObjectMeta: metav1.ObjectMeta{Name: m.name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec},
 	}
-	objects := []runtime.Object{template}
-	if pod != nil {
-		objects = append(objects, pod)
-	}
 	if !m.apply {
-		return m.print(objects)
+		return m.print([]runtime.Object{template, pod})
 	}
 	namespace, err := m.namespace()
 	if err != nil {
@@ -180,9 +152,6 @@ func (m *manifest) make(ctx context.Context, spec resourceapi.ResourceClaimSpec,
 		return m.failed("ResourceClaimTemplate", namespace, err)
 	}
 	fmt.Fprintf(m.Out, "resourceclaimtemplate.resource.k8s.io/%s created\n", m.name)
-	if pod == nil {
-		return nil
-	}
 	if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("%w; the template stays", m.failed("pod", namespace, err))
 	}

@@ -66,9 +66,9 @@ func TestRun_EachKind_FitsOnANode(t *testing.T) {
 func TestRun_WrongFlags_SaysWhatToGive(t *testing.T) {
 	e := start(t, nil)
 	for args, want := range map[string]string{
-		"claim a": "give one of --gpu", "claim a --gpu 2 --memory 1Gi": "give one of --gpu", "claim a --memory -4Gi": "not an amount", "claim a --gpu 33": "1 to 32 GPUs",
-		"claim a --profile large": "not a MIG profile", "run a --gpu 1": "give the image", "run a b --gpu 1 --image i": "the command after --", "run --gpu 1 --image i -- a": "give one name",
-		"claim a --nvlink -2": "1 to 32 GPUs",
+		"run a --image i": "give one of --gpu", "run a --image i --gpu 2 --memory 1Gi": "give one of --gpu", "run a --image i --memory -4Gi": "not an amount", "run a --image i --gpu 33": "1 to 32 GPUs",
+		"run a --image i --profile large": "not a MIG profile", "run a --gpu 1": "give the image", "run a b --gpu 1 --image i": "the command after --", "run --gpu 1 --image i -- a": "give one name",
+		"run a --image i --nvlink -2": "1 to 32 GPUs",
 	} {
 		if code, out, errOut := e.kubectl(strings.Fields(args)...); code != 2 || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%s: exit code %d, %q, stderr %q", args, code, out, errOut)

@@ -31,21 +31,16 @@ func newSlices(f *factory) *cobra.Command {
 		Short: "List ResourceSlices, merged by pool",
 		Long: "List the driver's pools: generation, slices, devices. A pool is complete if all slices of its newest generation\n" +
 			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.\n\n" +
-			"--board, --instance and --from-node print the slices of a node that does not exist yet, for autoscalers: as yaml, json or\n" +
-			"karpenter. The assumptions about this node go to the error output.",
-		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100 -o karpenter\n  kubectl gpu slices --instance p5.48xlarge",
+			"--board prints the slices of a node that does not exist yet, as for autoscalers. The assumptions about this node go to the\n" +
+			"error output.",
+		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100",
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
-	c.PreRunE = nil // Predictions have one more format.
-	var p prediction
-	p.addFlags(c)
+	board := addBoard(c, "Print the slices of a new node with this board instead.")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if p.wanted() {
-			return f.predict(c.Context(), o, p, args)
-		}
-		if err := o.validate(); err != nil {
-			return err
+		if *board != "" {
+			return f.predict(o, *board, args)
 		}
 		if !o.table() {
 			return f.printSlices(c.Context(), o, args)

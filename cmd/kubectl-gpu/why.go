@@ -25,7 +25,6 @@ import (
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/nodetemplate"
 	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -47,19 +46,14 @@ func newWhy(f *factory) *cobra.Command {
 	w.output = f.addOutput(c)
 	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
 	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
-	c.Flags().StringVar(&w.planned.board, "board", "",
-		"Judge by an empty node with this board, without a cluster. One of: ("+strings.Join(nodetemplate.Boards(), ", ")+").")
-	c.Flags().StringVar(&w.planned.instance, "instance", "", "The same for an instance type of a cloud, such as p5.48xlarge.")
+	w.board = addBoard(c, "Judge by an empty node with this board, without a cluster.")
 	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit, "Time for an answer. The answer says where it is undecided.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 == (w.file == "") {
 			return usageError{errors.New("name a pod or claim, or give a file with -f")}
 		}
-		if w.planned.wanted() && w.file == "" {
-			return usageError{errors.New("--board and --instance need the objects of a file: give it with -f")}
-		}
-		if !w.planned.single() {
-			return usageError{errors.New("--board and --instance exclude each other")}
+		if *w.board != "" && w.file == "" {
+			return usageError{errors.New("--board needs the objects of a file: give it with -f")}
 		}
 		if w.limit <= 0 {
 			return usageError{errors.New("--time-limit must be more than 0")}
@@ -72,7 +66,7 @@ func newWhy(f *factory) *cobra.Command {
 type whyCommand struct {
 	*output
 	file    string
-	planned prediction
+	board   *string
 	devices bool
 	limit   time.Duration
 }
@@ -88,8 +82,8 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if w.planned.wanted() {
-		cluster, err := w.plannedCluster(ctx)
+	if *w.board != "" {
+		cluster, err := w.plannedCluster()
 		if err != nil {
 			return err
 		}
@@ -209,8 +203,8 @@ func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
 }
 
 // plannedCluster returns a cluster of one empty node with a board, and the classes of the chart and the controller.
-func (w *whyCommand) plannedCluster(ctx context.Context) (*why.Cluster, error) {
-	t, err := w.template(ctx, w.planned)
+func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
+	t, err := w.template(*w.board)
 	if err != nil {
 		return nil, err
 	}

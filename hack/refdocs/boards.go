@@ -19,7 +19,7 @@ func boardsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString(notice + "# Boards\n\n" +
 		"A new node with one of these boards publishes these devices with `publish: []`. The simulator has these boards. " +
-		"`kubectl gpu slices --board NAME` prints the slices, also for Karpenter, and `kubectl gpu why --board NAME -f FILE` judges a manifest by them.\n\n" +
+		"`kubectl gpu slices --board NAME` prints the slices, and `kubectl gpu why --board NAME -f FILE` judges a manifest by them.\n\n" +
 		"Partitions are counted for one GPU: the number of placements of each profile. A GPU before Hopper has none here, because its MIG mode " +
 		"changes with a reset only. The devices include one monitor device for each GPU.\n\n" +
 		"| board | GPUs | memory of a GPU | partitions | groups | devices | slices |\n| --- | --- | --- | --- | --- | --- | --- |\n")
@@ -30,13 +30,6 @@ func boardsPage() (string, error) {
 		}
 		cells := boardRow(t)
 		row(&b, append([]string{"`" + name + "`"}, cells...)...)
-	}
-	b.WriteString("\n## Instance types of clouds\n\n" +
-		"`kubectl gpu slices --instance NAME` and `kubectl gpu why --instance NAME -f FILE` take these instance types for a board, with so many of its GPUs. " +
-		"Models and numbers come from the pages of the providers. PCI addresses, NUMA nodes and NVLinks are the board's. No instance of a cloud was looked at.\n\n" +
-		"| instance type | board | GPUs |\n| --- | --- | --- |\n")
-	for _, i := range nodetemplate.Instances() {
-		row(&b, "`"+i.Name+"`", "`"+i.Board+"`", strconv.Itoa(i.GPUs))
 	}
 	return b.String(), nil
 }

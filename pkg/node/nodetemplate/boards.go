@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -39,34 +40,53 @@ func Boards() []string {
 	return names
 }
 
+// Template is a prediction.
+type Template struct {
+	Slices []resourceapi.ResourceSlice
+	// Assumptions are sentences for people. The prediction is wrong where one does not hold.
+	Assumptions []string
+}
+
 // FromBoard predicts a node with a board of the catalogue, without a settings file.
 func FromBoard(name, driver, node string) (Template, error) {
 	s, err := load(name)
 	if err != nil {
 		return Template{}, err
 	}
-	return predicted(s, driver, node), nil
-}
-
-func predicted(s gpu.Snapshot, driver, node string) Template {
 	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
 		Sharing: sharing.Node{MPS: true},
 	})
-	t := template{node: node, notes: map[string][]string{}, wholes: map[string]bool{}, cut: map[string]bool{}}
-	for _, slice := range pool.Slices {
-		for i := range slice.Devices {
-			t.keep(&slice.Devices[i])
-		}
-		t.add(resourceapi.ResourceSliceSpec{Driver: driver, Devices: slice.Devices, SharedCounters: slice.SharedCounters})
-	}
-	out := t.done()
-	out.Assumptions = append([]string{
-		fmt.Sprintf("the board is as the simulator of this driver has it, with the NVIDIA driver %s", s.Driver.Version),
+	out := Template{Assumptions: []string{
+		"the board is as the simulator of this driver has it, with the NVIDIA driver " + s.Driver.Version,
 		"the new node publishes all partitions and groups, as with publish: [], or by default once objects ask for them",
 		"there are no settings for sharing, MPS is on, MIG modes change without a reset of the GPU only, and Kubernetes has all features of 1.36",
-	}, out.Assumptions...)
-	return out
+		"UUIDs are placeholders made of PCI addresses",
+	}}
+	count := map[string]int64{}
+	for i, slice := range pool.Slices {
+		name := resourceslices.PoolOf(node, slice.Devices)
+		count[name]++
+		out.Slices = append(out.Slices, resourceapi.ResourceSlice{
+			TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceSlice"},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", node, driver, i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: name, Generation: 1},
+				Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+			},
+		})
+	}
+	for i := range out.Slices {
+		pool := &out.Slices[i].Spec.Pool
+		pool.ResourceSliceCount = count[pool.Name]
+	}
+	return out, nil
+}
+
+// placeholder is a UUID for the GPU in a slot.
+func placeholder(address string) string {
+	digits := strings.NewReplacer(":", "", ".", "").Replace(address)
+	return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012s", digits)
 }
 
 func load(name string) (gpu.Snapshot, error) {

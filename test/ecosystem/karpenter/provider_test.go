@@ -5,17 +5,21 @@ package karpenter
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"unique"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/test/v1alpha1"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/nodetemplate"
 	"gpu-dra-driver/test/ecosystem/clustertest"
 )
@@ -55,31 +59,44 @@ func instanceType(t *testing.T, board string, price float64) *cloudprovider.Inst
 			corev1.ResourceCPU: resource.MustParse("192"), corev1.ResourceMemory: resource.MustParse("2Ti"), corev1.ResourcePods: resource.MustParse("250"),
 		},
 		Overhead:         &cloudprovider.InstanceTypeOverhead{},
-		DynamicResources: resources(clustertest.Predict(t, board, "new").Karpenter()),
+		DynamicResources: resources(clustertest.Predict(t, board, "new")),
 	}
 }
 
-func resources(predicted nodetemplate.Karpenter) (out cloudprovider.DynamicResources) {
-	for _, s := range predicted.ResourceSliceTemplates {
+// resources are what a provider tells Karpenter of a predicted node. UUIDs are unknown before it runs: partitions of one GPU are bound to each
+// other by an attribute. Monitor devices are left out, because Karpenter knows no taints.
+func resources(predicted nodetemplate.Template) (out cloudprovider.DynamicResources) {
+	siblings := map[string]*cloudprovider.AttributeBinding{}
+	for _, s := range predicted.Slices {
 		slice := &cloudprovider.ResourceSliceTemplate{
-			Driver: unique.Make(s.Driver), Pool: cloudprovider.ResourcePool{Name: unique.Make(s.Pool.Name)}, SharedCounters: s.SharedCounters,
+			Driver: unique.Make(s.Spec.Driver), Pool: cloudprovider.ResourcePool{Name: unique.Make(s.Spec.Pool.Name)}, SharedCounters: s.Spec.SharedCounters,
 		}
-		for _, d := range s.Devices {
+		for _, d := range s.Spec.Devices {
+			if *d.Attributes["type"].StringValue == string(gpu.KindMonitor) {
+				continue
+			}
+			if parent := d.Attributes["parentUUID"].StringValue; parent != nil {
+				binding := siblings[*parent]
+				if binding == nil {
+					binding = &cloudprovider.AttributeBinding{Attribute: resourceapi.QualifiedName(s.Spec.Driver + "/parentUUID")}
+					siblings[*parent] = binding
+					out.AttributeBindings = append(out.AttributeBindings, binding)
+				}
+				binding.Devices = append(binding.Devices, cloudprovider.DeviceID{
+					Driver: unique.Make(s.Spec.Driver), Pool: unique.Make(s.Spec.Pool.Name), Device: unique.Make(d.Name),
+				})
+			}
+			attributes := maps.Clone(d.Attributes)
+			delete(attributes, "uuid")
+			delete(attributes, "parentUUID")
 			slice.Devices = append(slice.Devices, cloudprovider.Device{
-				Name: unique.Make(d.Name), Attributes: d.Attributes, Capacity: d.Capacity,
-				AllowMultipleAllocations: d.AllowMultipleAllocations, ConsumesCounters: d.ConsumesCounters,
+				Name: unique.Make(d.Name), Attributes: attributes, Capacity: d.Capacity,
+				AllowMultipleAllocations: ptr.Deref(d.AllowMultipleAllocations, false), ConsumesCounters: d.ConsumesCounters,
 			})
 		}
-		out.ResourceSliceTemplates = append(out.ResourceSliceTemplates, slice)
-	}
-	for _, b := range predicted.AttributeBindings {
-		binding := &cloudprovider.AttributeBinding{Attribute: b.Attribute}
-		for _, d := range b.Devices {
-			binding.Devices = append(binding.Devices, cloudprovider.DeviceID{
-				Driver: unique.Make(d.Driver), Pool: unique.Make(d.Pool), Device: unique.Make(d.Device),
-			})
+		if len(slice.Devices)+len(slice.SharedCounters) > 0 {
+			out.ResourceSliceTemplates = append(out.ResourceSliceTemplates, slice)
 		}
-		out.AttributeBindings = append(out.AttributeBindings, binding)
 	}
 	return out
 }
