@@ -135,7 +135,7 @@ func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver
 		return nil, fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
 	m := newMeasurements(n, g, claims, instance)
-	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
+	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot)
 	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
 	n.metrics.CollectStuck(claims.mig)
 	n.metrics.CollectHolders(m.holders, g.scans)

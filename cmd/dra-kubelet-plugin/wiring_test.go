@@ -331,7 +331,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { first <- writeSharing(publish + "sharing: {strategy: None}\n") }()
 	p.start(
-		"--pod-uid=plugin-uid", "--pod-namespace=driver", "--http-endpoint=127.0.0.1:0", "--metrics-path=/m", "--pprof-path=/p", "--metrics-idle", "--metrics-dcgm-names=On",
+		"--pod-uid=plugin-uid", "--pod-namespace=driver", "--http-endpoint=127.0.0.1:0", "--metrics-path=/m", "--pprof-path=/p", "--metrics-idle",
 		"--healthcheck-port="+port, "--allow-gpu-reset", "--mig-mode-idle=1ns", "--mps-dir="+filepath.Join(p.Dir, "mps"), "--sharing-config="+sharing,
 		"--demand-configmap=demand", "--scheduler-version=v1.37.1", "--health-evict=reset", "--health-reset=WhenIdle", "--health-taint-xids=13", "--health-ignore-xids=43",
 		"--kernel-log="+filepath.Join(p.Machine.Path, simroot.KernelLog), "--v=4",
@@ -476,7 +476,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	// Measurements.
 	for what, sample := range map[string]string{
 		"build": `gpu_dra_build_info{goversion="` + runtime.Version() + `",version="unknown"} 1`, "records": `nvidia_dra_prepared_devices{device_type="mig",driver="gpu.nvidia.com",node="n1"} 1`,
-		"DCGM's names": "DCGM_FI_DEV_GPU_TEMP{", "health": `gpu_dra_device_recovery_action{uuid="` + p.gpus[whole].UUID + `"} 0`,
+		"health":           `gpu_dra_device_recovery_action{uuid="` + p.gpus[whole].UUID + `"} 0`,
 		"stuck partitions": "gpu_dra_stuck_partitions 0", "usage": `gpu_dra_claim_allocated_gpu_seconds_total{claim="claim-whole"`,
 	} {
 		p.has(what, sample)

@@ -93,7 +93,6 @@ func metricsPage() string {
 	var b strings.Builder
 	b.WriteString(notice + "# Metrics\n\nThe metrics of the Go runtime (`go_…`) and of the process (`process_…`) are served beside them.\n")
 	metricsTable(&b, "dra-kubelet-plugin, at `--metrics-path` of `--http-endpoint`", metrics.Catalogue())
-	metricsTable(&b, "dra-kubelet-plugin, names of dcgm-exporter (`--metrics-dcgm-names`)", metrics.DCGM())
 	metricsTable(&b, "dra-controller, at `/metrics` of `--http-endpoint`", metrics.ClusterCatalogue())
 	b.WriteString("\nThe `gpu_dra_cluster_…` metrics come from the instance that leads, so each is there once.\n")
 	return b.String()

@@ -22,13 +22,6 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// Values of --metrics-dcgm-names.
-const (
-	DCGMAuto = "Auto"
-	DCGMOn   = "On"
-	DCGMOff  = "Off"
-)
-
 // Values of --health-reset.
 const (
 	resetNever    = "Never"
@@ -48,7 +41,6 @@ type Config struct {
 
 	HTTPEndpoint, MetricsPath, PprofPath string
 	MetricsIdle                          bool
-	DCGMNames                            string
 	HealthcheckPort                      int
 
 	PodUID, PodNamespace string
@@ -118,9 +110,6 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.MetricsIdle, "metrics-idle", false,
 		"Measure all GPUs all the time. If false, only GPUs of prepared claims are measured, because measuring can delay "+
 			"another MIG mode or the unloading of the driver.")
-	fs.StringVar(&c.DCGMNames, "metrics-dcgm-names", DCGMAuto,
-		"Serve measurements under the names of NVIDIA's dcgm-exporter as well: "+DCGMOn+", "+DCGMOff+", or "+DCGMAuto+" to do so unless "+
-			"a dcgm-exporter runs on the node.")
 	fs.StringVar(&c.PprofPath, "pprof-path", "",
 		"Path of Go's profiles on that server, such as \"/debug/pprof\". Empty: none.")
 	fs.IntVar(&c.HealthcheckPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. Negative: none.")
@@ -265,9 +254,6 @@ func (c *Config) validate() error {
 		if path != "" && !strings.HasPrefix(path, "/") {
 			bad(flag, "%q does not begin with a slash", path)
 		}
-	}
-	if c.DCGMNames != DCGMAuto && c.DCGMNames != DCGMOn && c.DCGMNames != DCGMOff {
-		bad("metrics-dcgm-names", "%q is not one of %s, %s, %s", c.DCGMNames, DCGMAuto, DCGMOn, DCGMOff)
 	}
 	if c.HealthcheckPort > 65535 {
 		bad("healthcheck-port", "%d is not a port; a negative number turns the service off", c.HealthcheckPort)

@@ -107,7 +107,7 @@ func build(e *env.Env) func(context.Context) error {
 	library := nvmlfake.NewRoot(e.Machine.Path)
 	faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
 	m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
-		func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
+		func() sampler.Snapshot { return sampler.Snapshot{} })
 	cordons := publishing.NewCordons(e.API(), env.Driver, env.Node, events, changed)
 	node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
 		Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,

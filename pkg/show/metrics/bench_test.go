@@ -17,11 +17,6 @@ import (
 
 // BenchmarkScrape_200Claims serves eight GPUs with 200 claims, and reports the processor time of a scrape. The budget is 10 ms.
 func BenchmarkScrape_200Claims(b *testing.B) {
-	b.Run("own names", func(b *testing.B) { benchmarkScrape(b, never) })
-	b.Run("with DCGM's names", func(b *testing.B) { benchmarkScrape(b, always) })
-}
-
-func benchmarkScrape(b *testing.B, dcgmNames func() bool) {
 	var plans []plan.Plan
 	users := map[string][]User{}
 	for n := range 200 {
@@ -39,7 +34,7 @@ func benchmarkScrape(b *testing.B, dcgmNames func() bool) {
 	}
 	m := New(Options{Driver: "d", Node: "n"})
 	m.CollectRecords(fakeRecords{plans: plans}, func(context.Context) (map[string][]User, error) { return users, nil },
-		func() sampler.Snapshot { return s }, dcgmNames)
+		func() sampler.Snapshot { return s })
 	r := httptest.NewRequest("GET", "/metrics", nil)
 	before := cpuMilliseconds(b)
 	for b.Loop() {

@@ -20,10 +20,6 @@ import (
 
 func nothing() sampler.Snapshot { return sampler.Snapshot{} }
 
-func never() bool { return false }
-
-func always() bool { return true }
-
 // measured is a GPU with all measurements.
 func measured(uuid string) sampler.Snapshot {
 	return sampler.Snapshot{At: time.Unix(1700000000, 0), GPUs: []sampler.GPU{{
@@ -77,7 +73,7 @@ func snapshotOf() sampler.Snapshot {
 func TestDevicesCollector_Measurements_ServedInBaseUnits(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
 	records, users := claimsOf()
-	m.CollectRecords(records, users, snapshotOf, never)
+	m.CollectRecords(records, users, snapshotOf)
 	served := scrape(t, m)
 	const board = `device="gpu-0000-1b-00-0",`
 	const rest = `gpu_uuid="GPU-0",model="NVIDIA H100",node="n",`
@@ -104,7 +100,6 @@ func TestDevicesCollector_Measurements_ServedInBaseUnits(t *testing.T) {
 			t.Errorf("a value that was not measured: %s", line)
 		}
 	}
-	lacks(t, served, "DCGM_FI")
 }
 
 // TestDevicesCollector_SharesOfOneRequest_CountTogether has a request with two shares of one GPU.
@@ -114,7 +109,7 @@ func TestDevicesCollector_SharesOfOneRequest_CountTogether(t *testing.T) {
 	}
 	m := New(Options{Driver: "d", Node: "n"})
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{share("i"), share("j")}}}},
-		nobody, snapshotOf, never)
+		nobody, snapshotOf)
 	if _, err := m.registry.Gather(); err != nil {
 		t.Error(err)
 	}
@@ -133,87 +128,11 @@ func TestDevicesCollector_SharesWithMetadata_HaveTheirProcesses(t *testing.T) {
 		{PID: 1, Memory: 1 << 28, Utilization: .6, Files: []sampler.File{{Claim: "u2"}}}, {PID: 2, Memory: 1 << 29, Utilization: .2, Files: []sampler.File{{Claim: "u3"}}},
 		{PID: 3, Memory: 1 << 20, Utilization: .2, Files: []sampler.File{}},
 	}
-	m.CollectRecords(records, users, func() sampler.Snapshot { return s }, never)
+	m.CollectRecords(records, users, func() sampler.Snapshot { return s })
 	const rest = `device="gpu-2",model="NVIDIA H100",namespace="ns",node="n",pod="",request="r",uuid="GPU-2"} `
 	has(
 		t, scrape(t, m),
 		`gpu_dra_claim_utilization_ratio{claim="c2",`+rest+`0.3`, `gpu_dra_claim_memory_used_bytes{claim="c2",`+rest+`2.68435456e+08`,
 		`gpu_dra_claim_utilization_ratio{claim="c3",`+rest+`0.1`, `gpu_dra_claim_memory_used_bytes{claim="c3",`+rest+`5.36870912e+08`,
 	)
-}
-
-func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n"})
-	records, users := claimsOf()
-	m.CollectRecords(records, users, snapshotOf, always)
-	served := scrape(t, m)
-	const whole = `{GPU_I_ID="",GPU_I_PROFILE="",Hostname="n",UUID="GPU-0",container="",device="nvidia3",gpu="0",modelName="NVIDIA H100",namespace="",pci_bus_id="00000000:1B:00.0",pod=""}` // Of two pods.
-	const part = `{GPU_I_ID="7",GPU_I_PROFILE="1g.5gb",Hostname="n",UUID="GPU-1",container="main",device="nvidia1",gpu="1",modelName="NVIDIA A100",namespace="ns",pci_bus_id="00000000:2A:00.0",pod="m"}`
-	for name, value := range map[string]string{
-		"DEV_SM_CLOCK": "1980", "DEV_MEM_CLOCK": "2600", "DEV_MEMORY_TEMP": "45", "DEV_GPU_TEMP": "40", "DEV_POWER_USAGE": "200",
-		"DEV_TOTAL_ENERGY_CONSUMPTION": "5000", "DEV_PCIE_REPLAY_COUNTER": "1", "DEV_GPU_UTIL": "50", "DEV_MEM_COPY_UTIL": "10",
-		"DEV_FB_FREE": "2560", "DEV_FB_USED": "1024", "DEV_FB_RESERVED": "512", "DEV_ENC_UTIL": "30", "DEV_DEC_UTIL": "0", "DEV_NVLINK_BANDWIDTH_TOTAL": "2", "PROF_GR_ENGINE_ACTIVE": "0.5",
-		"PROF_PIPE_TENSOR_ACTIVE": "0.2", "PROF_DRAM_ACTIVE": "0.25",
-	} {
-		has(t, served, "DCGM_FI_"+name+whole+" "+value)
-		if !slices.ContainsFunc(DCGM(), func(e Entry) bool { return e.Name == "DCGM_FI_"+name }) {
-			t.Errorf("%s is not in the list", name)
-		}
-	}
-	if len(DCGM()) != 18 {
-		t.Errorf("%d names, 18 are checked", len(DCGM()))
-	}
-	has(t, served, "DCGM_FI_DEV_FB_USED"+part+" 2048")
-	lacks(t, served, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"+part)
-	lacks(t, served, `DCGM_FI_DEV_FB_USED{GPU_I_ID="",GPU_I_PROFILE="",Hostname="n",UUID="GPU-1"`) // Its partition has it.
-}
-
-func TestDCGM_ExportersList_OfferedWithUnitOrDocumented(t *testing.T) {
-	list, err := os.ReadFile("testdata/dcgm-exporter.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs, err := os.ReadFile("../../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	offered := map[string]Entry{}
-	for _, e := range DCGM() {
-		offered[e.Name] = e
-	}
-	// The labels of the exporter's samples, without DCGM_FI_DRIVER_VERSION.
-	labels := []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "GPU_I_PROFILE", "GPU_I_ID", "container", "namespace", "pod"}
-	for line := range strings.Lines(string(list)) {
-		fields := strings.Fields(line)
-		if fields[0] == "#" {
-			continue
-		}
-		name, kind, unit := fields[0], fields[1], fields[2]
-		e, ok := offered[name]
-		delete(offered, name)
-		if documented := strings.Contains(string(docs), "| `"+name+"` |"); documented == ok {
-			t.Errorf("%s: offered %v, in the table of docs/metrics.md %v", name, ok, documented)
-		}
-		if !ok {
-			continue
-		}
-		if e.Type != kind || !slices.Equal(e.Labels, labels) {
-			t.Errorf("%s is a %s with the labels %v", name, e.Type, e.Labels)
-		}
-		if hasUnit := strings.Contains(e.Help, "(in "); hasUnit != (unit != "-") || hasUnit && !strings.Contains(e.Help, "(in "+unit+")") {
-			t.Errorf("%s: its unit is %s: %s", name, unit, e.Help)
-		}
-	}
-	for name := range offered {
-		t.Errorf("dcgm-exporter has no %s", name)
-	}
-}
-
-func TestOnly_SeveralHolders_CommonLabelsStay(t *testing.T) {
-	a, b, c := holder{"ns", "p", "one"}, holder{"ns", "p", "two"}, holder{"other", "p", "one"}
-	for want, with := range map[holder][]holder{a: {a, a}, {"ns", "p", ""}: {a, b}, {}: {a, b, c}} {
-		if got := only(with); got != want {
-			t.Errorf("%v: %v, want %v", with, got, want)
-		}
-	}
 }

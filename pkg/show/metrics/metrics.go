@@ -91,9 +91,8 @@ func New(o Options) *Metrics {
 }
 
 // CollectRecords adds the metrics of the records, which each scrape reads, and of the measurements of their devices.
-// With dcgmNames, the measurements have the names of dcgm-exporter as well.
-func (m *Metrics) CollectRecords(r Records, users Users, samples Samples, dcgmNames func() bool) {
-	m.registry.MustRegister(&recordsCollector{r, users, samples, dcgmNames, m.node, m.driver}, &devicesCollector{samples, m.node})
+func (m *Metrics) CollectRecords(r Records, users Users, samples Samples) {
+	m.registry.MustRegister(&recordsCollector{r, users, samples, m.node, m.driver}, &devicesCollector{samples, m.node})
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
@@ -113,7 +112,7 @@ func (e Entry) histogram(r prometheus.Registerer, buckets []float64) *prometheus
 // descriptions has the description of each metric by its name, because making one costs more than a sample.
 var descriptions = func() map[string]*prometheus.Desc {
 	out := map[string]*prometheus.Desc{}
-	for _, e := range slices.Concat(Catalogue(), ClusterCatalogue(), DCGM()) {
+	for _, e := range slices.Concat(Catalogue(), ClusterCatalogue()) {
 		out[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
 	}
 	return out
@@ -241,18 +240,16 @@ type recordsCollector struct {
 	records      Records
 	users        Users
 	samples      Samples
-	dcgmNames    func() bool
 	node, driver string
 }
 
-// recordMetrics are the metrics of the records, without those of dcgm-exporter.
+// recordMetrics are the metrics of the records.
 var recordMetrics = []Entry{
 	preparedDevices, quarantinedRecords, claimDevice, claimUtilization, claimMemoryUsed, claimMemoryGranted,
 }
 
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, recordMetrics...)
-	describe(out, DCGM()...)
 }
 
 // Collect implements prometheus.Collector. Unreadable records fail the scrape instead of counting as zero.
@@ -291,8 +288,7 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 	ctx, cancel := context.WithTimeout(context.Background(), usersLimit)
 	defer cancel()
 	users, _ := c.users(ctx)
-	samples, holders := c.samples(), map[string][]holder{}
-	measured := sampler.Uses(samples, plans)
+	measured := sampler.Uses(c.samples(), plans)
 	for n, p := range plans {
 		var with []User
 		for i, d := range p.Devices {
@@ -311,14 +307,8 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 						sendUsage(out, u, granted, p, pod, c.node)
 					}
 				}
-				for _, user := range with {
-					holders[u.Measured.UUID] = append(holders[u.Measured.UUID], holder{p.Claim.Namespace, user.Pod, user.Container})
-				}
 			}
 		}
-	}
-	if c.dcgmNames() {
-		sendDCGM(out, samples, c.node, holders)
 	}
 }
 

@@ -117,7 +117,7 @@ func TestCollectStuck_PartitionsOfTwoGPUs_AreCounted(t *testing.T) {
 
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
-	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
+	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") })
 	m.CollectHealth(scan{GPUs: []gpu.GPU{{}}}, fakeRecords{}, func(string) (string, health.Reading, bool) {
 		return "", health.Reading{}, true
 	})
@@ -166,7 +166,7 @@ func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 		{Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
 	}}, func(context.Context) (map[string][]User, error) {
 		return map[string][]User{"u-gpu-0": {{"p", "one"}, {"p", "two"}}, "u-gpu-1": {{"p", "of the whole GPU"}}}, nil
-	}, nothing, never)
+	}, nothing)
 	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
 	observeAll(m)
 	end := m.Begin(Prepare)
@@ -205,7 +205,7 @@ func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 // TestRecordsCollector_NoClaims_ZeroOfEachType: the last value of a series that only vanished would count as prepared.
 func TestRecordsCollector_NoClaims_ZeroOfEachType(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
-	m.CollectRecords(fakeRecords{}, nobody, nothing, never)
+	m.CollectRecords(fakeRecords{}, nobody, nothing)
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
 		has(t, scrape(t, m), `nvidia_dra_prepared_devices{device_type="`+string(kind)+`",driver="d",node="n"} 0`)
 	}
@@ -225,7 +225,7 @@ func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 
 func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
-	m.CollectRecords(fakeRecords{err: errors.New("disk")}, nobody, nothing, never)
+	m.CollectRecords(fakeRecords{err: errors.New("disk")}, nobody, nothing)
 	observeAll(m)
 	samples := scrape(t, m)
 	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)
@@ -233,7 +233,7 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, nothing, never, "n", "d"}).Collect(out)
+	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, nothing, "n", "d"}).Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

@@ -100,24 +100,3 @@ func documented(e *env.Env, uuid string) (out []question, err error) {
 	}
 	return out, nil
 }
-
-// others are queries of programs that know dcgm-exporter only: OpenCost, and Grafana's dashboard 12239.
-func others() (out []question) {
-	const container = ` by (container, pod, namespace, device, modelName, UUID)`
-	for _, query := range []string{
-		`avg(avg_over_time(DCGM_FI_DEV_DEC_UTIL{container!=""}[1m]))` + container,
-		`avg(avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{container!=""}[1m]))` + container,
-		`max(max_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{container!=""}[1m]))` + container,
-	} {
-		out = append(out, question{"OpenCost", query})
-	}
-	const selected = `{instance=~".*", gpu=~".*"}`
-	for _, query := range []string{
-		"DCGM_FI_DEV_GPU_TEMP" + selected, "avg(DCGM_FI_DEV_GPU_TEMP" + selected + ")", "DCGM_FI_DEV_POWER_USAGE" + selected,
-		"sum(DCGM_FI_DEV_POWER_USAGE" + selected + ")", "DCGM_FI_DEV_SM_CLOCK" + selected + " * 1000000", "DCGM_FI_DEV_GPU_UTIL" + selected,
-		"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" + selected, "DCGM_FI_DEV_FB_USED" + selected,
-	} {
-		out = append(out, question{"dashboard 12239", query})
-	}
-	return out
-}

@@ -90,8 +90,6 @@ nodeAffinity:
   value: {{ $plugin.metrics.metricsPath | default "" | quote }}
 - name: METRICS_IDLE
   value: {{ dig "idle" false $plugin.metrics | quote }}
-- name: METRICS_DCGM_NAMES
-  value: {{ dig "dcgmNames" "Auto" $plugin.metrics | quote }}
 - name: PPROF_PATH
   value: {{ $plugin.metrics.profilePath | default "" | quote }}
 - name: HEALTHCHECK_PORT
