@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . hack/env.sh
 # The oldest and the newest patch of each minor version that the Go module proxy has, in the order of the table.
 # make test runs 1.37.1.
-known=(v1.37.2 v1.37.0 v1.36.5 v1.36.0 v1.35.8 v1.35.0 v1.34.12 v1.34.0 v1.33.13)
+known=(v1.37.2 v1.37.0 v1.36.5 v1.36.0 v1.35.8 v1.35.0 v1.34.12 v1.34.0)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${known[@]}")
 for v in "${wanted[@]}"; do
@@ -100,10 +100,6 @@ step v1.35.0 '`reduced`; counters, taints, extended resources on' --feature-gate
 step v1.36.0 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
 step v1.36.5 '`reduced`; counters, consumable capacity off' \
   --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
-step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
-  --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./e2e/beta
-step v1.34.12 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
-  --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./e2e/beta
 step v1.34.12 '`nodes` without partitions; counters, taints, extended resources on' \
   --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e/nodes -skip "$nodes_cut"
 step v1.35.8 '`nodes` without warnings; counters, taints, extended resources on' \

@@ -216,7 +216,7 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 		counted.Claims[claim.UID] = budget.Claim{Name: claim.Name, UID: claim.UID, Charge: cost}
 	}
 	for _, r := range counted.Ages.Old(b, now) {
-		claim, err := k.versions.ResourceClaims(b.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
+		claim, err := k.resources.ResourceClaims(b.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
 		counted.Gone[r.UID] = apierrors.IsNotFound(err) || err == nil && claim.UID != r.UID
 	}
 	for attempt := range attempts {
@@ -253,7 +253,7 @@ func same(a, b v1alpha1.Status) bool {
 
 // list reads the claims of a namespace from the API server, and keeps as little of them as the cache.
 func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
-	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize}, k.versions.ResourceClaims(namespace).List) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize}, k.resources.ResourceClaims(namespace).List) {
 		if err != nil {
 			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
 		}
@@ -318,7 +318,7 @@ func (k *budgetKeeper) devices(ctx context.Context, claim *resourceapi.ResourceC
 	if !bounded.TooLarge(claim) {
 		return claim.Spec.Devices, nil
 	}
-	whole, err := k.versions.ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	whole, err := k.resources.ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && whole.UID != claim.UID {
 		return resourceapi.DeviceClaim{}, nil // It is gone, and an event about it follows.
 	}

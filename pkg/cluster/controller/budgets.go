@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	draclient "k8s.io/dynamic-resource-allocation/client"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -37,10 +37,10 @@ import (
 // Budgets reviews the creation of claims under GPU budgets, on every instance. It writes a reservation into the budget of
 // the namespace before it allows a claim. It is safe for concurrent use.
 type Budgets struct {
-	driver   string
-	client   dynamic.NamespaceableResourceInterface
-	versions *draclient.Client
-	view     viewer
+	driver    string
+	client    dynamic.NamespaceableResourceInterface
+	resources resourcev1.ResourceV1Interface
+	view      viewer
 	// path authenticates API servers. Without it, client certificates do.
 	path *ReviewPath
 
@@ -55,9 +55,9 @@ type viewCounter struct {
 	*budget.Counter
 }
 
-func newBudgets(driver string, client dynamic.Interface, versions *draclient.Client, view viewer) *Budgets {
+func newBudgets(driver string, client dynamic.Interface, resources resourcev1.ResourceV1Interface, view viewer) *Budgets {
 	return &Budgets{
-		driver: driver, client: client.Resource(v1alpha1.GroupVersionResource(driver)), versions: versions, view: view, desks: map[string]*desk{},
+		driver: driver, client: client.Resource(v1alpha1.GroupVersionResource(driver)), resources: resources, view: view, desks: map[string]*desk{},
 	}
 }
 
@@ -238,7 +238,7 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 		if c.ResourceClaimTemplateName == nil || failed != nil {
 			continue
 		}
-		template, err := b.versions.ResourceClaimTemplates(r.Namespace).Get(short, *c.ResourceClaimTemplateName, metav1.GetOptions{})
+		template, err := b.resources.ResourceClaimTemplates(r.Namespace).Get(short, *c.ResourceClaimTemplateName, metav1.GetOptions{})
 		if err != nil {
 			continue // It can be created later than the pod. In any case its claims are reviewed.
 		}

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/admission"
@@ -50,7 +49,7 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	const nodeCount, claimCount, namespaces = 5000, 50_000, 50
 	e := newEnv(b)
 	shapes := &pool.Shapes{}
-	index := read.SliceInformer(draclient.New(e.client()), slicetest.Driver, shapes).GetIndexer()
+	index := read.SliceInformer(e.client(), slicetest.Driver, shapes).GetIndexer()
 	n := newNodes(index, grace, []gpu.Kind{gpu.KindGroup, gpu.KindMonitor})
 	makes := []string{"hgx-h100", "l40s-4", "t4-1"}
 	for i := range nodeCount {
@@ -74,8 +73,8 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	}
 	k := newViewKeeper(slicetest.Driver, n, classes, true)
 	view := fixed{k.current.Load()}
-	versions := draclient.New(e.client())
-	reviews := newBudgets(slicetest.Driver, e.dynamic(), versions, view)
+	resources := e.client().ResourceV1()
+	reviews := newBudgets(slicetest.Driver, e.dynamic(), resources, view)
 	e.putBudget("team-a", "1000000")
 	keep := func(namespace string) {
 		found := e.budget(namespace)

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/read"
 )
@@ -38,17 +37,17 @@ type Checks struct {
 // Installation checks that the driver publishes devices, its classes exist, and its webhook refuses invalid claims.
 // Until the context ends, it waits for devices and the webhook of a new installation.
 func (c Checks) Installation(ctx context.Context) error {
-	versions := draclient.New(c.Client)
-	_, err := versions.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{})
+	resources := c.Client.ResourceV1()
+	_, err := resources.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err): // Its text names the oldest version of the API, which was tried last.
+	case apierrors.IsNotFound(err):
 		return fmt.Errorf("DeviceClass %s does not exist; the chart creates it, unless deviceClasses.gpu.enabled is false", c.Driver)
 	case err != nil:
 		return fmt.Errorf("get DeviceClass %s: %w", c.Driver, err)
 	}
 	fmt.Fprintf(c.Out, "DeviceClass %s exists\n", c.Driver)
 	err = await(ctx, func(ctx context.Context) error {
-		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
+		slices, err := resources.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
 		if err != nil {
 			return err
 		}
@@ -107,7 +106,7 @@ func (c Checks) webhook(ctx context.Context) error {
 			}}}},
 		}},
 	}
-	claims := draclient.New(c.Client).ResourceClaims(c.Namespace)
+	claims := c.Client.ResourceV1().ResourceClaims(c.Namespace)
 	return await(ctx, func(ctx context.Context) error {
 		_, err := claims.Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		switch {
@@ -139,10 +138,10 @@ func (c Checks) remedy(err error) string {
 
 // Uninstall checks that no claim has devices of the driver, because such pods cannot end without it.
 func (c Checks) Uninstall(ctx context.Context) error {
-	versions := draclient.New(c.Client)
+	resources := c.Client.ResourceV1()
 	var holders []string
 	more := 0
-	for page, err := range read.Pages(ctx, metav1.ListOptions{}, versions.ResourceClaims(metav1.NamespaceAll).List) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, resources.ResourceClaims(metav1.NamespaceAll).List) {
 		if err != nil {
 			return fmt.Errorf("list the claims: %w", err)
 		}

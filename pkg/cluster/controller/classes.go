@@ -16,8 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
@@ -41,7 +41,7 @@ type classReconciler struct {
 	view  *viewKeeper
 	// existing and known are the caches of classes and claims.
 	existing, known cache.Indexer
-	versions        *draclient.Client
+	resourceAPI     resourcev1.ResourceV1Interface
 	client          kubernetes.Interface
 
 	// made holds when this instance created a class, or found it created, until the cache receives it.
@@ -128,7 +128,7 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		if !lost[one.resource] || !k.view.current.Load().Concerns(class) {
 			continue
 		}
-		err := rewrite(ctx, k.versions, class)
+		err := rewrite(ctx, k.resourceAPI, class)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
@@ -139,10 +139,10 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 }
 
 // rewrite writes a class again, which is an event for the scheduler.
-func rewrite(ctx context.Context, versions *draclient.Client, class *resourceapi.DeviceClass) error {
+func rewrite(ctx context.Context, resources resourcev1.ResourceV1Interface, class *resourceapi.DeviceClass) error {
 	class = class.DeepCopy()
 	metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
-	_, err := versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+	_, err := resources.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
 	return err
 }
 
@@ -158,7 +158,7 @@ func (c *Controller) Wake(ctx context.Context) error {
 	if ours == nil {
 		return fmt.Errorf("no DeviceClass of driver %s can be written again, so the scheduler tries waiting pods after some minutes", c.driver)
 	}
-	if err := rewrite(ctx, c.versions, ours); err != nil {
+	if err := rewrite(ctx, c.resourceAPI, ours); err != nil {
 		return fmt.Errorf("write DeviceClass %s again, so that the scheduler tries waiting pods: %w", ours.Name, err)
 	}
 	return nil
@@ -221,7 +221,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 				return rest, nil
 			}
 		}
-		made, err := k.versions.DeviceClasses().Create(ctx, want, metav1.CreateOptions{})
+		made, err := k.resourceAPI.DeviceClasses().Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			k.made[want.Name] = time.Now()
@@ -245,7 +245,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	if !changed {
 		return 0, nil
 	}
-	made, err := k.versions.DeviceClasses().Update(ctx, change, metav1.UpdateOptions{})
+	made, err := k.resourceAPI.DeviceClasses().Update(ctx, change, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return cacheLag, nil
@@ -292,7 +292,7 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 			continue
 		}
 		unchanged := &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}
-		err := k.versions.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{Preconditions: unchanged})
+		err := k.resourceAPI.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{Preconditions: unchanged})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			k.unwanted[name] = time.Now().Add(cacheLag)
@@ -329,7 +329,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 		return used, nil
 	}
 	page := metav1.ListOptions{Limit: read.TenantsPageSize}
-	for page, err := range read.Pages(ctx, page, k.versions.ResourceClaims(metav1.NamespaceAll).List) {
+	for page, err := range read.Pages(ctx, page, k.resourceAPI.ResourceClaims(metav1.NamespaceAll).List) {
 		if err != nil || complete() {
 			return used, err
 		}
@@ -337,7 +337,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 			count(c.Spec, "ResourceClaim", c.ObjectMeta)
 		}
 	}
-	templates := k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List
+	templates := k.resourceAPI.ResourceClaimTemplates(metav1.NamespaceAll).List
 	for page, err := range read.Pages(ctx, page, templates) {
 		if err != nil || complete() {
 			return used, err

@@ -12,7 +12,6 @@ import (
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -23,7 +22,7 @@ import (
 // published are the slices of nodes, in an index as the informer's.
 func published(t *testing.T, shapes *pool.Shapes, nodes map[string]string) cache.Indexer {
 	t.Helper()
-	indexer := read.SliceInformer(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
+	indexer := read.SliceInformer(fake.NewClientset(), slicetest.Driver, shapes).GetIndexer()
 	for node, profile := range nodes {
 		put(t, indexer, shapes, node, profile)
 	}

@@ -64,10 +64,10 @@ type demandKeeper struct {
 }
 
 func (c *Controller) newDemandKeeper(l *leading) *demandKeeper {
-	templates, pods := c.versions.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
+	templates, pods := c.resourceAPI.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
 	return &demandKeeper{
 		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, most: c.o.MaxServingNodes, events: c.o.Events, server: &c.view.server, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: l.claims,
-		templates: read.Informer(c.versions, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		templates: read.Informer(c.client, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
 		// The other pods have claims, or nodes that need no more devices for them.
 		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
 		classes: c.classes.GetIndexer(), nodes: c.nodes, machines: l.nodes.GetIndexer(), selectors: c.view.asker.Evaluator, dirty: c.demandDirty,

@@ -17,7 +17,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
@@ -28,7 +27,7 @@ import (
 func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *pool.Shapes, stop func()) {
 	t.Helper()
 	shapes = &pool.Shapes{}
-	i = read.SliceInformer(draclient.New(e.client()), slicetest.Driver, shapes)
+	i = read.SliceInformer(e.client(), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { i.RunWithContext(ctx) })
@@ -156,7 +155,7 @@ func TestSliceInformer_PagesExpire_ListedAgain(t *testing.T) {
 			return nil, nil
 		}
 		shapes := &pool.Shapes{}
-		i := read.SliceInformer(draclient.New(e.client()), slicetest.Driver, shapes)
+		i := read.SliceInformer(e.client(), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go i.RunWithContext(ctx)

@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -72,9 +71,9 @@ func EachSlice(ctx context.Context, client kubernetes.Interface, o metav1.ListOp
 const byNode = "node"
 
 // SliceInformer follows the driver's slices. It trims them page by page, or as they arrive.
-func SliceInformer(client *draclient.Client, driver string, shapes *pool.Shapes) cache.SharedIndexInformer {
+func SliceInformer(client kubernetes.Interface, driver string, shapes *pool.Shapes) cache.SharedIndexInformer {
 	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
-	all := client.ResourceSlices()
+	all := client.ResourceV1().ResourceSlices()
 	lw := ListWatch(all, ours)
 	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &pool.SliceList{}

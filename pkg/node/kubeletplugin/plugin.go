@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"gpu-dra-driver/internal/host"
@@ -143,15 +142,13 @@ const (
 )
 
 func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
-	// It detects the API versions of the server.
-	versions := draclient.New(o.Client)
-	claims := lookup{versions}
+	claims := lookup{o.Client.ResourceV1()}
 	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(fatal, 1)}
 	p.publisher = publishing.New(node, publishing.Options{
-		Client: o.Client, Versions: versions, Driver: o.Driver, Node: o.Node, Instance: o.Instance, Metrics: m,
+		Client: o.Client, Driver: o.Driver, Node: o.Node, Instance: o.Instance, Metrics: m,
 		SchedulerVersion: o.SchedulerVersion, Reports: events,
 	})
-	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
+	p.status = reporting.NewClaimStatus(o.Client, o.Driver, m)
 	reported := reporting.NewClaims(engine, claims, events, p.status, m)
 	p.lost = reporting.NewLostPartitions(reported, node.Missing)
 	p.faults = reporting.NewFaults(reported, node.Faulty)

@@ -12,7 +12,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"gpu-dra-driver/internal/notify"
@@ -43,7 +42,7 @@ func (s scripted) Unprepare(_ context.Context, c plan.Claim) error {
 func newService(e *env.Env, engine preparer) *service {
 	s := &service{
 		engine: engine, metrics: e.Metrics, events: newEvents(e),
-		status:   reporting.NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics),
+		status:   reporting.NewClaimStatus(e.Client, env.Driver, e.Metrics),
 		recovery: &recovery{done: make(chan struct{})}, inventory: inventory.New(inventory.Options{}), changes: newChanges(),
 	}
 	close(s.recovery.done)

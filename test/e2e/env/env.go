@@ -99,11 +99,7 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
 	}
 	config.QPS = -1
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	s.Client, err = newestVersion(client)
+	s.Client, err = kubernetes.NewForConfig(config)
 	return s, err
 }
 

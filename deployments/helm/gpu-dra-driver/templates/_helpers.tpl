@@ -84,22 +84,6 @@ true
 {{- toYaml (merge (dict "kubernetes.io/os" "linux") (. | default dict)) }}
 {{- end }}
 
-{{/* The newest resource.k8s.io version that the cluster serves. `helm template`
-without --api-versions knows of none; it gets v1. */}}
-{{- define "gpu-dra-driver.resourceApiVersion" -}}
-{{- if .Values.resourceApiVersion -}}
-{{ .Values.resourceApiVersion }}
-{{- else if .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}
-resource.k8s.io/v1
-{{- else if .Capabilities.APIVersions.Has "resource.k8s.io/v1beta2" -}}
-resource.k8s.io/v1beta2
-{{- else if .Capabilities.APIVersions.Has "resource.k8s.io/v1beta1" -}}
-resource.k8s.io/v1beta1
-{{- else -}}
-resource.k8s.io/v1
-{{- end -}}
-{{- end }}
-
 {{/* "true" if the plugin serves metrics, and if the controller does. */}}
 {{- define "gpu-dra-driver.pluginMetrics" -}}
 {{- with .Values.kubeletPlugin.metrics }}{{ if and .enabled .gpuHttpEndpoint }}true{{ end }}{{ end }}

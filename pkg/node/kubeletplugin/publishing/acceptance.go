@@ -262,7 +262,7 @@ func (a *acceptance) ask(ctx context.Context, pool string, s resourceslice.Slice
 		}
 	}
 	slice := a.p.object(0, pool, 1, s)
-	_, err = a.p.o.Versions.ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err = a.p.o.Client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil && !refuses(err) {
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func key(pool string, s resourceslice.Slice) [sha256.Size]byte {
 
 // published returns the newest generation of the node's pools on the API server, without the times of taints.
 func (a *acceptance) published(ctx context.Context) (map[string]resourceslice.Pool, error) {
-	found, err := a.p.o.Versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: a.p.ownSlices()})
+	found, err := a.p.o.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: a.p.ownSlices()})
 	if err != nil {
 		return nil, err
 	}

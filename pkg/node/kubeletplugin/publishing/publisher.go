@@ -41,9 +41,7 @@ const (
 
 // Options configures a Publisher; all fields but SchedulerVersion are required.
 type Options struct {
-	Client kubernetes.Interface
-	// Versions is a client for the API version of the server.
-	Versions     resourcev1.ResourceSlicesGetter
+	Client       kubernetes.Interface
 	Driver, Node string
 	// Instance publishes while it is the newest.
 	Instance *host.Instance
@@ -279,7 +277,7 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 
 // probe asks the server for its features. If that fails, DroppedFieldsErrors show the missing ones.
 func (p *Publisher) probe(ctx context.Context) {
-	f, err := probeFeatures(ctx, p.o.Versions, p.o.Driver, p.o.Node, p.pool)
+	f, err := probeFeatures(ctx, p.o.Client.ResourceV1(), p.o.Driver, p.o.Node, p.pool)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; dropped fields will show them", "err", err)
 		return

@@ -81,7 +81,7 @@ func newTestPublisher(t *testing.T, lacks features) testPublisher {
 		return []resourceslice.Slice{{Devices: devices}}, true
 	})
 	return testPublisher{e, newPublisher(build, notify.NewTrigger(), Options{
-		Client: e.Client, Versions: e.Client.ResourceV1(), Driver: env.Driver, Node: env.Node, Metrics: e.Metrics,
+		Client: e.Client, Driver: env.Driver, Node: env.Node, Metrics: e.Metrics,
 		Instance: e.Enlist(),
 	})}
 }

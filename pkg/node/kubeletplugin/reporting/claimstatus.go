@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -51,11 +50,10 @@ const flushLimit = time.Second
 // ClaimStatus writes status.devices of prepared claims in the background: the status is for people, and no pod waits
 // for it. It is safe for concurrent use.
 type ClaimStatus struct {
-	driver   string
-	client   kubernetes.Interface
-	versions *draclient.Client
-	metrics  *metrics.Metrics
-	queue    workqueue.TypedRateLimitingInterface[types.UID]
+	driver  string
+	client  kubernetes.Interface
+	metrics *metrics.Metrics
+	queue   workqueue.TypedRateLimitingInterface[types.UID]
 
 	mu     sync.Mutex
 	wanted map[types.UID]*claimStatus
@@ -69,10 +67,10 @@ type claimStatus struct {
 	devices         []resourceapi.AllocatedDeviceStatus
 }
 
-// NewClaimStatus uses the API version that versions, the library's client, detected; versions itself has no apply.
-func NewClaimStatus(client kubernetes.Interface, versions *draclient.Client, driver string, m *metrics.Metrics) *ClaimStatus {
+// NewClaimStatus returns a ClaimStatus, which makes no request yet.
+func NewClaimStatus(client kubernetes.Interface, driver string, m *metrics.Metrics) *ClaimStatus {
 	return &ClaimStatus{
-		driver: driver, client: client, versions: versions, metrics: m, wanted: map[types.UID]*claimStatus{},
+		driver: driver, client: client, metrics: m, wanted: map[types.UID]*claimStatus{},
 		xids: map[types.UID]map[string]metav1.Condition{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](200*time.Millisecond, 5*time.Minute)),
@@ -312,30 +310,15 @@ func (w *ClaimStatus) sync(ctx context.Context, uid types.UID) {
 	}
 }
 
-// apply sends a patch that is valid in every version of the API.
 func (w *ClaimStatus) apply(ctx context.Context, uid types.UID, want *claimStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	patch := func(version string) []byte {
-		data, _ := json.Marshal(map[string]any{ // API types always encode.
-			"apiVersion": resourceapi.GroupName + "/" + version, "kind": "ResourceClaim",
-			"metadata": map[string]any{"namespace": want.namespace, "name": want.name, "uid": uid},
-			"status":   map[string]any{"devices": want.devices},
-		})
-		return data
-	}
+	patch, _ := json.Marshal(map[string]any{ // API types always encode.
+		"apiVersion": resourceapi.SchemeGroupVersion.String(), "kind": "ResourceClaim",
+		"metadata": map[string]any{"namespace": want.namespace, "name": want.name, "uid": uid},
+		"status":   map[string]any{"devices": want.devices},
+	})
 	options := metav1.PatchOptions{FieldManager: fieldManager, Force: new(true)}
-	var err error
-	switch w.versions.CurrentAPI() {
-	case "V1beta2":
-		_, err = w.client.ResourceV1beta2().ResourceClaims(want.namespace).
-			Patch(ctx, want.name, types.ApplyPatchType, patch("v1beta2"), options, "status")
-	case "V1beta1":
-		_, err = w.client.ResourceV1beta1().ResourceClaims(want.namespace).
-			Patch(ctx, want.name, types.ApplyPatchType, patch("v1beta1"), options, "status")
-	default:
-		_, err = w.client.ResourceV1().ResourceClaims(want.namespace).
-			Patch(ctx, want.name, types.ApplyPatchType, patch("v1"), options, "status")
-	}
+	_, err := w.client.ResourceV1().ResourceClaims(want.namespace).Patch(ctx, want.name, types.ApplyPatchType, patch, options, "status")
 	return err
 }

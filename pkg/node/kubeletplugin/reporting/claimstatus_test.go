@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -31,7 +30,7 @@ import (
 )
 
 func newStatus(e *env.Env) *ClaimStatus {
-	return NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics)
+	return NewClaimStatus(e.Client, env.Driver, e.Metrics)
 }
 
 // startStatus runs a ClaimStatus; patches counts its writes.
@@ -158,7 +157,7 @@ func TestClaimStatus_PluginStops_WritesWhatWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewClaimStatus(client, draclient.New(client), env.Driver, env.New(t).Metrics)
+	w := NewClaimStatus(client, env.Driver, env.New(t).Metrics)
 	w.Prepared(env.Claim("one", "", ""), prepared())
 	w.write(env.Claim("two", "", ""), nil, 0)
 	stopped, stop := context.WithCancel(t.Context())
@@ -170,32 +169,20 @@ func TestClaimStatus_PluginStops_WritesWhatWaits(t *testing.T) {
 	}
 }
 
-// TestClaimStatus_OlderServers_GetTheirVersion: only the newest is known to the client's own Apply.
-func TestClaimStatus_OlderServers_GetTheirVersion(t *testing.T) {
+func TestClaimStatus_Prepared_PatchesTheStatus(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
-		t.Run(version, func(t *testing.T) {
-			e := env.New(t)
-			var patched atomic.Value
-			e.Client.PrependReactor("*", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				if a.GetResource().Version != version {
-					return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: "resource.k8s.io"}, "")
-				}
-				if p, ok := a.(clienttesting.PatchAction); ok {
-					patched.Store(p.GetSubresource() + " " + string(p.GetPatch()))
-				}
-				return true, nil, apierrors.NewServiceUnavailable("enough is known")
-			})
-			versions := draclient.New(e.Client)
-			_, _ = versions.ResourceClaims("ns").Get(t.Context(), "one", metav1.GetOptions{}) // As every Prepare does.
-			w := NewClaimStatus(e.Client, versions, env.Driver, e.Metrics)
-			devices := prepared()
-			w.Prepared(env.Claim("one", "", ""), devices)
-			w.sync(t.Context(), "one")
-			got, _ := patched.Load().(string)
-			if !strings.HasPrefix(got, "status {") || !strings.Contains(got, `"apiVersion":"resource.k8s.io/`+version+`"`) || !strings.Contains(got, `"reason":"Prepared"`) {
-				t.Errorf("patched with %q", got)
-			}
-		})
+	e := env.New(t)
+	var patched atomic.Value
+	e.Client.PrependReactor("patch", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		p := a.(clienttesting.PatchAction)
+		patched.Store(p.GetSubresource() + " " + string(p.GetPatch()))
+		return true, nil, apierrors.NewServiceUnavailable("enough is known")
+	})
+	w := NewClaimStatus(e.Client, env.Driver, e.Metrics)
+	w.Prepared(env.Claim("one", "", ""), prepared())
+	w.sync(t.Context(), "one")
+	got, _ := patched.Load().(string)
+	if !strings.HasPrefix(got, "status {") || !strings.Contains(got, `"apiVersion":"resource.k8s.io/v1"`) || !strings.Contains(got, `"reason":"Prepared"`) {
+		t.Errorf("patched with %q", got)
 	}
 }

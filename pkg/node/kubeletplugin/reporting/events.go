@@ -21,7 +21,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/record"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/notify"
@@ -57,7 +56,7 @@ func NewEvents(client kubernetes.Interface, node, component string, m *metrics.M
 	b := record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: maxRecent}))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return &Events{
-		node: node, broadcaster: b, claims: draclient.New(client), metrics: m, reports: make(chan error, 64),
+		node: node, broadcaster: b, claims: client.ResourceV1(), metrics: m, reports: make(chan error, 64),
 		recorder: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: node}),
 	}
 }

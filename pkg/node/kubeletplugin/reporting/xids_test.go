@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
-	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
@@ -65,7 +64,7 @@ func TestXIDs_Repetitions_OncePerMinuteAndBounded(t *testing.T) {
 // TestClaimStatus_XIDsOfEndedClaims_Forgotten reports XIDs after Unprepared.
 func TestClaimStatus_XIDsOfEndedClaims_Forgotten(t *testing.T) {
 	e := env.New(t)
-	w := NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics)
+	w := NewClaimStatus(e.Client, env.Driver, e.Metrics)
 	for i := range 100 {
 		w.setXID(types.UID(fmt.Sprint(i)), "gpu-0", 13, "text")
 	}

@@ -13,7 +13,7 @@ const DefaultKubernetes = "v1.37.1"
 
 // KubernetesVersions are the tested versions, newest first.
 var KubernetesVersions = []string{
-	"v1.37.2", DefaultKubernetes, "v1.37.0", "v1.36.5", "v1.36.0", "v1.35.8", "v1.35.0", "v1.34.12", "v1.34.0", "v1.33.13",
+	"v1.37.2", DefaultKubernetes, "v1.37.0", "v1.36.5", "v1.36.0", "v1.35.8", "v1.35.0", "v1.34.12", "v1.34.0",
 }
 
 // KubernetesModule is the module path of Kubernetes.
