@@ -184,10 +184,6 @@ bench: images cluster-build ## Speed and memory beside their floors
 bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; RUN="mixed 1.36" or FLAGS="-nodes 500"
 	@hack/bench-scheduling.sh $(KUBERNETES) "$(RUN)" $(FLAGS)
 
-.PHONY: bench-packing
-bench-packing: ## How well partitions pack, and what stays whole, beside other orders and policies: tables, and a plot in dist/
-	@go -C test run ./packing --out "$(DIST)"
-
 .PHONY: lint
 lint: ## Formatting, vet, linters, prose, drift of generated files
 	@hack/lint.sh

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/env.sh
-drawing='^gpu-dra-driver/test/(bench|dashboard|packing|recording|site|topology|try|web)(/|$)'
+drawing='^gpu-dra-driver/test/(bench|dashboard|recording|site|topology|try|web)(/|$)'
 targets='^gpu-dra-driver/test/(cluster/integration|dist)$'
 case ${2:-} in
   '') go -C "$1" list ./... | grep -Ev "$drawing" ;;
