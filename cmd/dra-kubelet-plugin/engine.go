@@ -37,9 +37,9 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // claims prepares claims.
@@ -82,7 +82,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
-		Driver: n.DriverName, Pool: resourceslices.PoolName(n.NodeName), MonitorPool: resourceslices.MonitorPoolName(n.NodeName),
+		Driver: n.DriverName, Pool: wire.PoolName(n.NodeName), MonitorPool: wire.MonitorPoolName(n.NodeName),
 		Scans: g.scans, Edits: root{hook, g.root}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
 		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares, sharing.TimeSliceExecutor: slices},
 		Settle:    []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},

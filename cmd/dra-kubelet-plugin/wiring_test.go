@@ -48,6 +48,7 @@ import (
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	simroot "gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -396,7 +397,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	p.must(err)
 	p.Published(gpu.KindMIG, 6*7)
 	_, err = p.Client.CoreV1().Nodes().Update(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: env.Node, UID: "node-uid", Annotations: map[string]string{resourceslices.CordonAnnotation(env.Driver, p.name(late)): "NoSchedule"},
+		Name: env.Node, UID: "node-uid", Annotations: map[string]string{wire.CordonAnnotation(env.Driver, p.name(late)): "NoSchedule"},
 	}}, metav1.UpdateOptions{})
 	p.must(err)
 
@@ -469,9 +470,9 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 		return len(taints) > 0 && taints[0].Value == health.Named, fmt.Sprint(taints)
 	})
 	p.change(faulty, func(s *engine.State, g *engine.GPU) { p.must(s.SetRecovery(g, "reset")) })
-	p.tainted("the driver asks for a reset", faulty, resourceslices.UnhealthyTaint, health.Reset, resourceapi.DeviceTaintEffectNoExecute)
+	p.tainted("the driver asks for a reset", faulty, wire.UnhealthyTaint, health.Reset, resourceapi.DeviceTaintEffectNoExecute)
 
-	p.tainted("a new GPU is published, and the cordon of the Node is followed", late, resourceslices.CordonTaint, "", resourceapi.DeviceTaintEffectNoSchedule)
+	p.tainted("a new GPU is published, and the cordon of the Node is followed", late, wire.CordonTaint, "", resourceapi.DeviceTaintEffectNoSchedule)
 
 	// Measurements.
 	for what, sample := range map[string]string{
@@ -539,7 +540,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 		p.must(os.Remove(library))
 	}
 	p.start("--pod-uid=plugin-3", "--healthcheck-port=-1")
-	p.tainted("no claim gets a GPU whose libraries are missing", whole, resourceslices.UnhealthyTaint, string(resourceslices.NotReady), resourceapi.DeviceTaintEffectNoSchedule)
+	p.tainted("no claim gets a GPU whose libraries are missing", whole, wire.UnhealthyTaint, string(resourceslices.NotReady), resourceapi.DeviceTaintEffectNoSchedule)
 }
 
 // TestBackground_PartsThatRun_AreStarted compares the parts that can run with those that are started. It finds a part whose

@@ -21,8 +21,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/view"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has GPUs. A partition\n" +
@@ -138,7 +138,7 @@ func (t *tainting) find(nodes []view.Node, devices []string) (out []view.GPU, er
 
 // annotate writes or removes the cordon of a GPU. It returns the earlier one.
 func (t *tainting) annotate(ctx context.Context, g view.GPU) (was string, err error) {
-	nodes, key := t.objects.client.CoreV1().Nodes(), resourceslices.CordonAnnotation(t.driver, g.Name)
+	nodes, key := t.objects.client.CoreV1().Nodes(), wire.CordonAnnotation(t.driver, g.Name)
 	node, err := nodes.Get(ctx, g.Node, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read node %s of GPU %s: %w", g.Node, g.Name, err)

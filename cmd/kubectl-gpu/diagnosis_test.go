@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/podevents"
 	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const diagnosisPage = "../../docs/reference/diagnosis.md"
@@ -115,7 +115,7 @@ func states() []state {
 		return func(e *env) {
 			e.annotations["n1"] = map[string]string{}
 			for _, g := range gpus {
-				e.annotations["n1"][resourceslices.CordonAnnotation(slicetest.Driver, g)] = "NoSchedule"
+				e.annotations["n1"][wire.CordonAnnotation(slicetest.Driver, g)] = "NoSchedule"
 			}
 			e.publish("n1")
 			node(func(n *corev1.Node) { n.Annotations = e.annotations["n1"] })(e)
@@ -198,9 +198,9 @@ func states() []state {
 			cordoned("gpu-0000-43-00-0")(e)
 		}, "cordoned by an administrator", "its free ones have device taints that the claim does not tolerate: cordoned by an administrator (kubectl gpu uncordon n1/gpu-0000-43-00-0)", "", ""},
 		{"slices of the node are missing", true, func(e *env) { e.partial = 100 }, "slices of the pool are missing", "some of its slices are missing", "", ""},
-		{"the GPUs are reserved for a pod of higher priority", true, tainted(resourceslices.ReservedTaint), "", "reserved for a pod of higher priority", "", ""},
+		{"the GPUs are reserved for a pod of higher priority", true, tainted(wire.ReservedTaint), "", "reserved for a pod of higher priority", "", ""},
 		{"a cordon is not followed", true, node(func(n *corev1.Node) {
-			n.Annotations = map[string]string{resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-43-00-0"): "NoSchedule"}
+			n.Annotations = map[string]string{wire.CordonAnnotation(slicetest.Driver, "gpu-0000-43-00-0"): "NoSchedule"}
 		}), "the GPU is cordoned, but claims can get", "fits on n1 now", "", ""},
 		{"the node does not take pods", true, node(func(n *corev1.Node) { n.Spec.Unschedulable = true }), "", "cordoned", "", ""},
 		{"the pod's node selector matches no node", true, func(e *env) {

@@ -28,6 +28,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // env is an API server with fixed answers, and a kubeconfig for it.
@@ -194,7 +195,7 @@ func (e *env) node(w http.ResponseWriter, r *http.Request, name string) {
 
 // publish builds the slices of a node again, with its cordons.
 func (e *env) publish(node string) {
-	cordons, err := resourceslices.ParseCordons(slicetest.Driver, e.annotations[node])
+	cordons, err := wire.ParseCordons(slicetest.Driver, e.annotations[node])
 	if err != nil {
 		e.t.Error(err)
 	}
@@ -289,7 +290,7 @@ func (e *env) taint(gpu, value string) {
 	for _, s := range all.Items {
 		for i := range s.Spec.Devices {
 			if d := &s.Spec.Devices[i]; strings.HasPrefix(d.Name, gpu) {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
 			}
 		}
 	}
@@ -527,7 +528,7 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 
 func cordonOf(d resourceapi.Device) string {
 	for _, taint := range d.Taints {
-		if taint.Key == resourceslices.CordonTaint {
+		if taint.Key == wire.CordonTaint {
 			return string(taint.Effect)
 		}
 	}
@@ -634,12 +635,12 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		}, nil, healthy, 2, "a device plugin serves 8"},
 		"cordon without a plugin that follows": {func(e *env) {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
-				resourceslices.CordonAnnotation(slicetest.Driver, "gpu-0000-1b-00-0"): "NoSchedule",
+				wire.CordonAnnotation(slicetest.Driver, "gpu-0000-1b-00-0"): "NoSchedule",
 			}}}}}
 		}, nil, healthy, 1, "the GPU is cordoned, but claims can get "},
 		"annotation of no GPU": {func(e *env) {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
-				resourceslices.CordonAnnotation(slicetest.Driver, "first"): "NoSchedule",
+				wire.CordonAnnotation(slicetest.Driver, "first"): "NoSchedule",
 			}}}}}
 		}, nil, healthy, 1, "cordons nothing"},
 		"rule for the whole GPU only": {func(e *env) {

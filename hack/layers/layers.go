@@ -72,6 +72,7 @@ func (p Package) Wing() string {
 // wings are all wings, in the order of the page.
 var wings = []struct{ name, holds string }{
 	{"api", "types that users write"},
+	{"wire", "words that programs share"},
 	{"internal", "the border to the machine"},
 	{"gpu", "facts of GPUs"},
 	{"claim", "work on a claim on its node"},

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // served are the features that an API server of a minor version can have. 1.34 refuses counters in slices of their own.
@@ -76,10 +77,10 @@ func (w *world) slices(served, without schedulerfault.Features, held []resources
 	})
 	count := map[string]int64{}
 	for _, s := range pool.Slices {
-		count[resourceslices.PoolOf(name, s.Devices)]++
+		count[wire.PoolOf(name, s.Devices)]++
 	}
 	for i, s := range pool.Slices {
-		of := resourceslices.PoolOf(name, s.Devices)
+		of := wire.PoolOf(name, s.Devices)
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%03d", i)},
 			Spec: resourceapi.ResourceSliceSpec{

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // The input and the output of the program in allocate, with the same JSON.
@@ -131,7 +131,7 @@ func same(attribute string, c *resourceapi.ResourceClaim) *resourceapi.ResourceC
 func monitor(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	r := c.Spec.Devices.Requests[0].Exactly
 	r.AdminAccess = new(true)
-	r.Tolerations = []resourceapi.DeviceToleration{{Key: resourceslices.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
+	r.Tolerations = []resourceapi.DeviceToleration{{Key: wire.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
 	return c
 }
 

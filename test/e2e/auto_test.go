@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -143,7 +143,7 @@ func TestCordon_PartitionsPublishedLater_NoClaimGetsOne(t *testing.T) {
 					continue
 				}
 				published++
-				if len(d.Taints) != 1 || d.Taints[0].Key != resourceslices.CordonTaint {
+				if len(d.Taints) != 1 || d.Taints[0].Key != wire.CordonTaint {
 					t.Errorf("%s: %s has the taints %v", when, d.Name, d.Taints)
 				}
 			}

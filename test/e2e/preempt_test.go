@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -261,10 +261,10 @@ func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
 		nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		must(t, err)
 		for _, n := range nodes.Items {
-			if gpus := resourceslices.ReservationsOf(env.Driver, n.Annotations); len(gpus) > 0 {
+			if gpus := wire.ReservationsOf(env.Driver, n.Annotations); len(gpus) > 0 {
 				must(t, cluster.Eventually(ctx, "the reservations end", 10*time.Second, func(ctx context.Context) (bool, string) {
 					now, err := cluster.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-					return err == nil && len(resourceslices.ReservationsOf(env.Driver, now.Annotations)) == 0, fmt.Sprint(err, now.Annotations)
+					return err == nil && len(wire.ReservationsOf(env.Driver, now.Annotations)) == 0, fmt.Sprint(err, now.Annotations)
 				}))
 			}
 		}

@@ -62,7 +62,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "an unhealthy device has a shape of its own", File: "pkg/cluster/pool/shape.go",
-		Old: "if resourceslices.OfNow(t) {\n				p.out", New: "if false {\n				p.out",
+		Old: "if wire.OfNow(t) {\n				p.out", New: "if false {\n				p.out",
 		Package: "./pkg/cluster/pool", Test: "TestShapes_UnhealthyDevice_SameShape",
 	},
 	{
@@ -497,7 +497,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "victims are evicted before their GPUs are reserved", File: "pkg/show/preempt/reserve.go",
-		Old: "return t.Device == i && t.Taint.Key == resourceslices.ReservedTaint }) {", New: "return t.Device == i }) && len(names) > 99 {",
+		Old: "return t.Device == i && t.Taint.Key == wire.ReservedTaint }) {", New: "return t.Device == i }) && len(names) > 99 {",
 		Package: "./pkg/show/preempt", Test: "TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly",
 	},
 	{

@@ -24,9 +24,9 @@ import (
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/preempt"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Objects reads what the leading controller knows.
@@ -54,7 +54,7 @@ func (p *plane) follow(ctx context.Context) error {
 	}
 	reserved := map[string][]string{}
 	for _, n := range nodes.Items {
-		reserved[n.Name] = resourceslices.ReservationsOf(slicetest.Driver, n.Annotations)
+		reserved[n.Name] = wire.ReservationsOf(slicetest.Driver, n.Annotations)
 	}
 	published, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -65,14 +65,14 @@ func (p *plane) follow(ctx context.Context) error {
 		for i := range s.Spec.Devices {
 			d := &s.Spec.Devices[i]
 			want := slices.ContainsFunc(pool.GPUsOf(*d), func(g string) bool { return slices.Contains(reserved[*s.Spec.NodeName], g) })
-			is := func(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.ReservedTaint }
+			is := func(t resourceapi.DeviceTaint) bool { return t.Key == wire.ReservedTaint }
 			if want == slices.ContainsFunc(d.Taints, is) {
 				continue
 			}
 			changed = true
 			d.Taints = slices.DeleteFunc(d.Taints, is)
 			if want {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}
 		if changed {
@@ -193,7 +193,7 @@ func TestKeeper_VictimsOfSeveralClaims_EachEvictionPlacesItsPod(t *testing.T) {
 			return err
 		}
 		for _, n := range nodes.Items {
-			if gpus := resourceslices.ReservationsOf(slicetest.Driver, n.Annotations); len(gpus) > 0 {
+			if gpus := wire.ReservationsOf(slicetest.Driver, n.Annotations); len(gpus) > 0 {
 				return fmt.Errorf("node %s reserves %v", n.Name, gpus)
 			}
 		}

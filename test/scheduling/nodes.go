@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -118,7 +119,7 @@ func (d devices) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.Res
 	})
 	if d.noMonitors {
 		published = slices.DeleteFunc(published, func(slice *resourceapi.ResourceSlice) bool {
-			return slice.Spec.Pool.Name == resourceslices.MonitorPoolName(node)
+			return slice.Spec.Pool.Name == wire.MonitorPoolName(node)
 		})
 	}
 	if !d.plain {

@@ -31,9 +31,9 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -93,7 +93,7 @@ func startNode(b *board, dir string) (*node, error) {
 	shares := mps.New(n.host, sessions, n, computeModes, dir)
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), filepath.Join(dir, "mounted"), driver), Driver: driver,
-		Pool: resourceslices.PoolName(nodeName), MonitorPool: resourceslices.MonitorPoolName(nodeName),
+		Pool: wire.PoolName(nodeName), MonitorPool: wire.MonitorPoolName(nodeName),
 		Edits: n, Sharing: b.sharing, MPSDir: mpsDir,
 		Scans: n,
 		Executors: map[string]devicestate.Executor{

@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
@@ -143,7 +143,7 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 		}
 		if q.Admin() && q.kind != gpu.KindMonitor {
 			r.warn("%s: adminAccess waits while other claims have the GPU, because the scheduler counts it like them; "+
-				"ask for the class monitor.%s, and tolerate %s", where, v.driver, resourceslices.MonitorTaint)
+				"ask for the class monitor.%s, and tolerate %s", where, v.driver, wire.MonitorTaint)
 		}
 		for _, name := range slices.Sorted(maps.Keys(q.amounts())) {
 			v.checkName(r, where, v.name(name, true), string(name))

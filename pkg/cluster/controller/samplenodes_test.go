@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // autoSlices returns the slices of a node with the setting Auto, whose sample another node publishes or not.
@@ -154,8 +155,8 @@ func TestSampleNodes_ThousandsOfNodes_ListStaysSmall(t *testing.T) {
 		p.Node = fmt.Sprintf("n%04d", i)
 		if i > 2 {
 			bad := plain.DeepCopy()
-			bad.Spec.NodeName, bad.Spec.Pool.Name = &p.Node, resourceslices.PoolName(p.Node)
-			bad.Spec.Devices[0].Attributes[resourceslices.MIGLayoutAttribute] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint("layout-", i))}
+			bad.Spec.NodeName, bad.Spec.Pool.Name = &p.Node, wire.PoolName(p.Node)
+			bad.Spec.Devices[0].Attributes[wire.MIGLayoutAttribute] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint("layout-", i))}
 			one := shapes.Trim(bad)
 			p = pool.Of([]*pool.Slice{&one})
 		}
@@ -177,7 +178,7 @@ func TestSampleNodes_OtherLayoutsEachTime_EarlierOnesForgotten(t *testing.T) {
 	var last []string
 	for i := range 2 * maxChosen {
 		bad := plain.DeepCopy()
-		bad.Spec.Devices[0].Attributes[resourceslices.MIGLayoutAttribute] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint("layout-", i))}
+		bad.Spec.Devices[0].Attributes[wire.MIGLayoutAttribute] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprint("layout-", i))}
 		one := shapes.Trim(bad)
 		last, _ = s.choose(last, []pool.Pool{good, pool.Of([]*pool.Slice{&one})}, now)
 		now = now.Add(100 * time.Millisecond)

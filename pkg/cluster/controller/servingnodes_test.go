@@ -22,8 +22,8 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // serving returns the serving nodes in the ConfigMap; nil if all nodes serve.
@@ -49,7 +49,7 @@ func unscheduledPod(name, claim string) *corev1.Pod {
 
 func allocatedOn(claim *resourceapi.ResourceClaim, node, device string) *resourceapi.ResourceClaim {
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: slicetest.Driver, Pool: resourceslices.PoolName(node), Device: device}},
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: slicetest.Driver, Pool: wire.PoolName(node), Device: device}},
 	}}
 	return claim
 }

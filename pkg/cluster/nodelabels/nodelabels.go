@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // prefix begins the labels of feature discovery.
@@ -258,7 +258,7 @@ func (l labels) driver(d resourceapi.Device) {
 // knownVersion returns the three parts of a version, nil if it is not known.
 func knownVersion(d resourceapi.Device, name resourceapi.QualifiedName) []string {
 	text := pool.Text(d, name)
-	if text == resourceslices.UnknownVersion {
+	if text == wire.UnknownVersion {
 		return nil
 	}
 	return strings.Split(text, ".")

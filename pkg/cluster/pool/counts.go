@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // State says whether a claim can get a device.
@@ -259,7 +259,7 @@ func (p Pool) states(held []string) (left Counters, states map[string]State) {
 	for _, s := range p.Slices {
 		for _, u := range s.Unhealthy {
 			name := s.Shape.Spec.Devices[u.Device].Name
-			if u.Taint.Key == resourceslices.UnhealthyTaint {
+			if u.Taint.Key == wire.UnhealthyTaint {
 				tainted[name] = Unhealthy
 			} else {
 				tainted[name] = cmp.Or(tainted[name], Cordoned)

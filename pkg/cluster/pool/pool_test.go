@@ -14,9 +14,9 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func published(t testing.TB, profile, node string) []*resourceapi.ResourceSlice {
@@ -80,7 +80,7 @@ func TestShapes_NoReference_Forgotten(t *testing.T) {
 
 func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
 	for key, state := range map[string]pool.State{
-		resourceslices.UnhealthyTaint: pool.Unhealthy, resourceslices.CordonTaint: pool.Cordoned, resourceslices.ReservedTaint: pool.Cordoned,
+		wire.UnhealthyTaint: pool.Unhealthy, wire.CordonTaint: pool.Cordoned, wire.ReservedTaint: pool.Cordoned,
 	} {
 		sameShape(t, key, state)
 	}

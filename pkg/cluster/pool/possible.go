@@ -13,6 +13,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // With adds devices of some kinds that the node could publish and does not: an NVLink group of each size that its GPUs form,
@@ -96,7 +97,7 @@ func monitorOf(d resourceapi.Device) resourceapi.Device {
 		Attributes:               map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity:                 map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 		AllowMultipleAllocations: ptr.To(true),
-		Taints:                   []resourceapi.DeviceTaint{{Key: resourceslices.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		Taints:                   []resourceapi.DeviceTaint{{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
 	}
 	for _, e := range resourceslices.Catalogue() {
 		name := resourceapi.QualifiedName(e.Name)

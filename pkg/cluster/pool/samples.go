@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Samples has the partitions that nodes could publish, by the attribute migLayout of their GPUs. Until an object asks for a
@@ -64,7 +65,7 @@ func (p Pool) Layouts() (out []string) {
 
 func layoutsOf(of *Shape) (out []string) {
 	for i, d := range of.Spec.Devices {
-		if name := Text(d, resourceslices.MIGLayoutAttribute); name != "" && of.Kinds[i].Type == gpu.KindGPU && !slices.Contains(out, name) {
+		if name := Text(d, wire.MIGLayoutAttribute); name != "" && of.Kinds[i].Type == gpu.KindGPU && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -141,7 +142,7 @@ func (p Pool) layout(name string) (l resourceslices.MIGLayout, ok bool) {
 	}
 	full, ours, product := p.counters(), map[string]bool{}, "" // ours are the counter sets of the layout's GPUs.
 	for d, kind := range p.Devices() {
-		if kind.Type == gpu.KindGPU && Text(d, resourceslices.MIGLayoutAttribute) == name {
+		if kind.Type == gpu.KindGPU && Text(d, wire.MIGLayoutAttribute) == name {
 			ours[ownSet(d)], product = true, kind.Product
 		}
 	}
@@ -246,7 +247,7 @@ func (x *Samples) add(p Pool) *addition {
 				change()
 				changed.Spec.Devices[i], d = shared, shared
 			}
-			l, known := x.known[Text(d, resourceslices.MIGLayoutAttribute)]
+			l, known := x.known[Text(d, wire.MIGLayoutAttribute)]
 			if s.Shape.Kinds[i].Type != gpu.KindGPU || !known {
 				continue
 			}

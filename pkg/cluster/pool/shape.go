@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Identity reports whether an attribute of the driver's domain differs among boards or fabrics of one make. Shapes are compared
@@ -61,8 +62,8 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 	s := &Shape{Spec: spec, places: slices.Clone(places)}
 	s.Spec.NodeName, s.Spec.Pool = nil, resourceapi.ResourcePool{}
 	for i, d := range spec.Devices {
-		if slices.ContainsFunc(d.Taints, resourceslices.OfNow) {
-			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), resourceslices.OfNow)
+		if slices.ContainsFunc(d.Taints, wire.OfNow) {
+			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), wire.OfNow)
 		}
 		s.Kinds = append(s.Kinds, KindOf(d))
 	}
@@ -228,7 +229,7 @@ func (p *packer) device(device int, raw []byte) error {
 			if err := t.Unmarshal(f.value); err != nil {
 				return err
 			}
-			if resourceslices.OfNow(t) {
+			if wire.OfNow(t) {
 				p.out.Unhealthy = append(p.out.Unhealthy, Tainted{device, t})
 				return nil
 			}
@@ -333,7 +334,7 @@ func Unshared(s *resourceapi.ResourceSlice) *Slice {
 	spec.Devices = slices.Clone(spec.Devices)
 	for i, d := range spec.Devices {
 		for _, t := range d.Taints {
-			if resourceslices.OfNow(t) {
+			if wire.OfNow(t) {
 				out.Unhealthy = append(out.Unhealthy, Tainted{i, t})
 			}
 		}

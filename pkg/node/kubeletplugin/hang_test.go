@@ -12,6 +12,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -106,7 +107,7 @@ func tainted(devices map[string]resourceapi.Device) (out []string) {
 			continue
 		}
 		for _, t := range d.Taints {
-			if t.Key == resourceslices.UnhealthyTaint {
+			if t.Key == wire.UnhealthyTaint {
 				out = append(out, name+" "+t.Value)
 			}
 		}

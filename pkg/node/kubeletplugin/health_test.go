@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health/tracker"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -42,7 +43,7 @@ func (e testEnv) tainted(device string, want resourceapi.DeviceTaint, present bo
 }
 
 var needsReset = resourceapi.DeviceTaint{
-	Key: resourceslices.UnhealthyTaint, Value: "reset", Effect: resourceapi.DeviceTaintEffectNoSchedule,
+	Key: wire.UnhealthyTaint, Value: "reset", Effect: resourceapi.DeviceTaintEffectNoSchedule,
 }
 
 // recorded waits for the record of the first GPU's faults.

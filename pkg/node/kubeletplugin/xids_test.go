@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -88,7 +88,7 @@ func TestPlugin_XIDs_ReachPodsOfTheGPU(t *testing.T) {
 	}
 	for name, d := range e.Devices() {
 		for _, taint := range d.Taints {
-			if taint.Key == resourceslices.UnhealthyTaint {
+			if taint.Key == wire.UnhealthyTaint {
 				t.Errorf("%s is tainted as %s", name, taint.Value)
 			}
 		}

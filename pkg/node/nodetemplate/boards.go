@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // The catalogue is made of the simulator's boards: go test ./pkg/node/nodetemplate -update.
@@ -65,7 +66,7 @@ func FromBoard(name, driver, node string) (Template, error) {
 	}}
 	count := map[string]int64{}
 	for i, slice := range pool.Slices {
-		name := resourceslices.PoolOf(node, slice.Devices)
+		name := wire.PoolOf(node, slice.Devices)
 		count[name]++
 		out.Slices = append(out.Slices, resourceapi.ResourceSlice{
 			TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceSlice"},

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func TestSemver_DriverVersions_AreNormalised(t *testing.T) {
@@ -68,7 +69,7 @@ func TestBuild_ValueTheAPIRefuses_TruncatesOrOmitsWithWarning(t *testing.T) {
 	s.GPUs[0].MemoryBytes = math.MaxUint64
 	p, warnings := Build(s, nil, full)
 	d := p.Slices[0].Devices[0]
-	if got := *d.Attributes["driverVersion"].VersionValue; got != UnknownVersion {
+	if got := *d.Attributes["driverVersion"].VersionValue; got != wire.UnknownVersion {
 		t.Errorf("driverVersion %q", got)
 	}
 	if got := *d.Attributes["driverVersionRaw"].StringValue; got != "580.beta.1" {

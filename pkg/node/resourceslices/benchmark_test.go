@@ -12,8 +12,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // with499OtherNodes adds the slices of 499 nodes like it.
@@ -23,7 +23,7 @@ func (s *scheduler) with499OtherNodes() *scheduler {
 		name := fmt.Sprintf("other-%d", n)
 		for _, slice := range own {
 			other := *slice
-			other.Spec.NodeName, other.Spec.Pool.Name = &name, resourceslices.PoolOf(name, slice.Spec.Devices)
+			other.Spec.NodeName, other.Spec.Pool.Name = &name, wire.PoolOf(name, slice.Spec.Devices)
 			s.slices = append(s.slices, &other)
 		}
 	}

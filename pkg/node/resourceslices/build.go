@@ -7,17 +7,16 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/topology"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Pool holds the published devices of a node.
@@ -65,7 +64,7 @@ type Options struct {
 	// Held lists the devices in claims' records.
 	Held []Held
 	// Cordons are the GPUs that administrators took out of use.
-	Cordons Cordons
+	Cordons wire.Cordons
 	// Reserved are the addresses of the GPUs of which no new claim gets a device now. An API server without taints ignores it.
 	Reserved sets.Set[string]
 	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
@@ -159,33 +158,12 @@ type Warning struct {
 	Message string
 }
 
-// PoolName returns the name of a node's pool of devices for use.
-func PoolName(node string) string { return node + "/gpu" }
-
-// MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool do
-// not count them.
-func MonitorPoolName(node string) string { return node + "/monitor" }
-
-// NodeOf returns the node of a pool by the pool's name.
-func NodeOf(pool string) string {
-	node, _, _ := strings.Cut(pool, "/")
-	return node
-}
-
-// PoolOf returns the name of the pool of a slice with these devices.
-func PoolOf(node string, devices []resourceapi.Device) string {
-	if len(devices) > 0 && ptr.Deref(devices[0].Attributes["type"].StringValue, "") == string(gpu.KindMonitor) {
-		return MonitorPoolName(node)
-	}
-	return PoolName(node)
-}
-
 // Build returns the slices of both pools: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG
 // devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
 // place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
 // gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
+	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: wire.PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
 	b.labels = labels(b.islands)
 	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // full are the options of a server that keeps every field.
@@ -62,7 +63,7 @@ func names(p Pool) []string {
 		for _, d := range s.Devices {
 			name := d.Name
 			for _, t := range d.Taints {
-				if t.Key == UnhealthyTaint {
+				if t.Key == wire.UnhealthyTaint {
 					name += " " + t.Value
 				}
 			}

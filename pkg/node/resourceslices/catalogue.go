@@ -14,6 +14,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Entry describes an attribute or capacity for the reference documentation.
@@ -85,13 +86,10 @@ func (e Entry) unknown() *resourceapi.DeviceAttribute {
 	case "bool":
 		return &resourceapi.DeviceAttribute{BoolValue: new(false)}
 	case "version":
-		return &resourceapi.DeviceAttribute{VersionValue: new(UnknownVersion)}
+		return &resourceapi.DeviceAttribute{VersionValue: new(wire.UnknownVersion)}
 	}
 	return &resourceapi.DeviceAttribute{StringValue: new("")}
 }
-
-// UnknownVersion is the value of a version that is not known.
-const UnknownVersion = "0.0.0"
 
 type capacity struct {
 	Entry
@@ -192,7 +190,7 @@ var attributes = []attribute{
 	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU supports MIG, in whichever mode it is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: string(MIGLayoutAttribute), Type: "string", Devices: gpuOnly, Source: "the driver and the node's settings",
+	{Entry{Name: string(wire.MIGLayoutAttribute), Type: "string", Devices: gpuOnly, Source: "the driver and the node's settings",
 		Meaning: "A hash of the partitions that the node publishes of the GPU, now or once an object asks for them. Until then one node with the same value publishes a placement of each profile. Missing for a GPU that the node does not partition. Do not select by it: versions of the driver can change it."},
 		text(func(s attributeSource) string { return s.migLayout })},
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "compute capability and brand",

@@ -4,74 +4,27 @@
 package resourceslices
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire"
 )
 
-// CordonTaint is on all devices of a cordoned GPU but its monitor: on the GPU, its partitions and its NVLink groups.
-const CordonTaint = "gpu.nvidia.com/cordoned"
-
-// CordonAnnotation returns the name of the annotation that cordons a GPU of a Node. Its value is the effect of the taint,
-// NoSchedule or NoExecute. Each GPU has an annotation of its own, so that two administrators can cordon two GPUs at once.
-func CordonAnnotation(driver, gpu string) string { return cordonPrefix(driver) + gpu }
-
-func cordonPrefix(driver string) string { return "cordon." + driver + "/" }
-
-// Cordons are the effects of the cordons of a node's GPUs, by PCI address.
-type Cordons map[string]resourceapi.DeviceTaintEffect
-
-// ParseCordons reads a Node's annotations. Other values cordon the GPU as NoSchedule does. The error names them,
-// and annotations without the name of a GPU.
-func ParseCordons(driver string, annotations map[string]string) (Cordons, error) {
-	out := Cordons{}
-	var errs []error
-	for _, key := range sortedKeys(annotations) {
-		name, ours := strings.CutPrefix(key, cordonPrefix(driver))
-		if !ours {
-			continue
-		}
-		d, err := gpu.ParseName(name)
-		if err != nil || d.Kind != gpu.KindGPU {
-			errs = append(errs, fmt.Errorf("annotation %s cordons nothing: %q is not the name of a GPU, such as gpu-0000-1b-00-0", key, name))
-			continue
-		}
-		effect := resourceapi.DeviceTaintEffect(annotations[key])
-		if effect != resourceapi.DeviceTaintEffectNoSchedule && effect != resourceapi.DeviceTaintEffectNoExecute {
-			errs = append(errs, fmt.Errorf("annotation %s has the value %q instead of NoSchedule or NoExecute, and counts as NoSchedule", key, effect))
-			effect = resourceapi.DeviceTaintEffectNoSchedule
-		}
-		out[d.PCIAddress] = effect
+// taintCordoned taints a device if one of its GPUs is cordoned.
+func (b *builder) taintCordoned(d *resourceapi.Device, gpus ...gpuState) {
+	if effect := b.o.Cordons.Effect(addresses(gpus)...); effect != "" && b.o.Taints {
+		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: effect})
 	}
-	return out, errors.Join(errs...)
 }
 
-// effect returns the stronger effect of the cordons of these GPUs, or "".
-func (c Cordons) effect(gpus ...gpuState) (out resourceapi.DeviceTaintEffect) {
+func addresses(gpus []gpuState) (out []string) {
 	for _, g := range gpus {
-		if effect := c[g.gpu.PCIAddress]; out == "" || effect == resourceapi.DeviceTaintEffectNoExecute {
-			out = effect
-		}
+		out = append(out, g.gpu.PCIAddress)
 	}
 	return out
 }
 
-// taintCordoned taints a device if one of its GPUs is cordoned.
-func (b *builder) taintCordoned(d *resourceapi.Device, gpus ...gpuState) {
-	if effect := b.o.Cordons.effect(gpus...); effect != "" && b.o.Taints {
-		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: CordonTaint, Effect: effect})
-	}
-}
-
 // withdrawn reports whether a GPU's devices are not published to new claims because it is cordoned, and the API server
 // drops taints.
-func (b *builder) withdrawn(g gpuState) bool { return !b.o.Taints && b.o.Cordons.effect(g) != "" }
-
-// OfNow reports whether a taint is one that a device has on its node for a time: for a fault, a cordon or a reservation.
-func OfNow(t resourceapi.DeviceTaint) bool {
-	return t.Key == UnhealthyTaint || t.Key == CordonTaint || t.Key == ReservedTaint
+func (b *builder) withdrawn(g gpuState) bool {
+	return !b.o.Taints && b.o.Cordons.Effect(g.gpu.PCIAddress) != ""
 }

@@ -16,18 +16,19 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const noSchedule, noExecute = resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute
 
 func TestParseCordons_Annotations_UnknownValuesCordonToo(t *testing.T) {
-	key := func(name string) string { return resourceslices.CordonAnnotation("gpu.nvidia.com", name) }
-	got, err := resourceslices.ParseCordons("gpu.nvidia.com", map[string]string{
+	key := func(name string) string { return wire.CordonAnnotation("gpu.nvidia.com", name) }
+	got, err := wire.ParseCordons("gpu.nvidia.com", map[string]string{
 		key("gpu-0000-1b-00-0"): "NoSchedule", key("gpu-0000-43-00-0"): "NoExecute", key("gpu-0000-52-00-0"): "yes",
 		key("gpu-0000-1b-00-0-mig-1g-10gb-0"): "NoSchedule", key("first"): "NoSchedule",
-		resourceslices.CordonAnnotation("other.example.com", "gpu-0000-61-00-0"): "NoSchedule", "gpu.nvidia.com/gpu-0000-61-00-0": "NoSchedule",
+		wire.CordonAnnotation("other.example.com", "gpu-0000-61-00-0"): "NoSchedule", "gpu.nvidia.com/gpu-0000-61-00-0": "NoSchedule",
 	})
-	want := resourceslices.Cordons{"0000:1b:00.0": noSchedule, "0000:43:00.0": noExecute, "0000:52:00.0": noSchedule}
+	want := wire.Cordons{"0000:1b:00.0": noSchedule, "0000:43:00.0": noExecute, "0000:52:00.0": noSchedule}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -52,14 +53,14 @@ func TestBuild_CordonedGPU_NoNewClaimGetsAPartOfIt(t *testing.T) {
 			} {
 				o.Node, o.Held = "n1", []resourceslices.Held{{Device: held, Size: 1, GPU: snapshot.GPUs[1]}}
 				before, _ := resourceslices.Build(snapshot, conditions, o)
-				o.Cordons = resourceslices.Cordons{address: effect, "0000:ff:00.0": noExecute}
+				o.Cordons = wire.Cordons{address: effect, "0000:ff:00.0": noExecute}
 				after, _ := resourceslices.Build(snapshot, conditions, o)
 				t.Run(fmt.Sprintf("%s taints %v counters %v faults %d", effect, o.Taints, o.Counters, len(conditions)), func(t *testing.T) {
 					got := map[string]resourceapi.DeviceTaintEffect{}
 					for name, d := range devices(after) {
 						got[name] = ""
 						for _, taint := range d.Taints {
-							if taint.Key == resourceslices.CordonTaint {
+							if taint.Key == wire.CordonTaint {
 								got[name] = taint.Effect
 							}
 						}

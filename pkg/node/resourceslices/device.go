@@ -13,17 +13,11 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
-// Taint keys do not contain the driver's name, because classes and claims repeat them in tolerations.
-const (
-	// MonitorTaint is on every monitor device, so that only claims that tolerate it get one.
-	MonitorTaint = "gpu.nvidia.com/monitor"
-	// UnhealthyTaint is on a published device that is unavailable to new claims. Its value is the State.
-	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
-	// UnmonitoredTaint is on the devices of a GPU whose faults cannot be seen. It has no effect on scheduling.
-	UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
-)
+// UnmonitoredTaint is on the devices of a GPU whose faults cannot be seen. It has no effect on scheduling.
+const UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
 
 // devices returns the whole GPU and its partitions, and their counters if they overlap.
 func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
@@ -80,7 +74,7 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 		if slices.Contains(b.o.Evict, string(state)) {
 			effect = resourceapi.DeviceTaintEffectNoExecute
 		}
-		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: effect}}
+		d.Taints = []resourceapi.DeviceTaint{{Key: wire.UnhealthyTaint, Value: string(state), Effect: effect}}
 	}
 }
 
@@ -108,7 +102,7 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	if asked == sharing.EndingPlacements {
 		b.taint(&d, NoDemand)
 	}
-	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	return []resourceapi.Device{d}
 }
 

@@ -14,6 +14,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // unhealthy returns the value of each device's unhealthy taint, by name.
@@ -23,7 +24,7 @@ func unhealthy(p resourceslices.Pool) map[string]string {
 		for _, d := range s.Devices {
 			out[d.Name] = ""
 			for _, t := range d.Taints {
-				if t.Key == resourceslices.UnhealthyTaint {
+				if t.Key == wire.UnhealthyTaint {
 					out[d.Name] = t.Value
 				}
 			}
@@ -112,7 +113,7 @@ func TestBuild_RecordOfFaultsUnreadable_EvictsNoPod(t *testing.T) {
 		o := resourceslices.Options{Node: "n1", Taints: true, Counters: true, Settings: resourceslices.Settings{Evict: evict}}
 		pool, _ := resourceslices.Build(hgx(1, layouttest.H100()), conditions, o)
 		want := []resourceapi.DeviceTaint{{
-			Key: resourceslices.UnhealthyTaint, Value: health.UnreadableRecord, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+			Key: wire.UnhealthyTaint, Value: health.UnreadableRecord, Effect: resourceapi.DeviceTaintEffectNoSchedule,
 		}}
 		for _, d := range pool.Slices[0].Devices {
 			if d.Name == at(0) && !slices.Equal(d.Taints, want) {

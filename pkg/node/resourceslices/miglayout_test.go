@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // elsewhere is parsed for a node that publishes no placement of profiles that no object asks for.
@@ -33,7 +34,7 @@ func (s *scheduler) layoutsOf() (out []string) {
 		for _, d := range slice.Spec.Devices {
 			if *d.Attributes["type"].StringValue == string(gpu.KindGPU) {
 				name := ""
-				if a, ok := d.Attributes[resourceslices.MIGLayoutAttribute]; ok {
+				if a, ok := d.Attributes[wire.MIGLayoutAttribute]; ok {
 					name = *a.StringValue
 				}
 				out = append(out, name)

@@ -16,15 +16,16 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func TestReservations_Annotations_CountForABoundedTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	key := func(name string) string { return resourceslices.ReservationAnnotation("gpu.nvidia.com", name) }
-	all, err := resourceslices.ParseReservations("gpu.nvidia.com", map[string]string{
+	key := func(name string) string { return wire.ReservationAnnotation("gpu.nvidia.com", name) }
+	all, err := wire.ParseReservations("gpu.nvidia.com", map[string]string{
 		key("gpu-0000-1b-00-0"): "2026-01-01T12:02:00Z", key("gpu-0000-43-00-0"): "2026-01-01T12:00:00Z", key("gpu-0000-52-00-0"): "soon",
 		key("gpu-0000-61-00-0"): "2026-01-01T12:11:00Z", key("first"): "2026-01-01T12:02:00Z",
-		resourceslices.ReservationAnnotation("other.example.com", "gpu-0000-71-00-0"): "2026-01-01T12:02:00Z",
+		wire.ReservationAnnotation("other.example.com", "gpu-0000-71-00-0"): "2026-01-01T12:02:00Z",
 	})
 	for _, part := range []string{key("gpu-0000-52-00-0"), `"soon"`, `"first"`} {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -65,7 +66,7 @@ func TestBuild_ReservedGPU_NoNewClaimGetsAPartOfIt(t *testing.T) {
 			}
 			if o.Taints && (d.Kind == gpu.KindGroup && slices.Contains([]string{pair0, quad0, octet}, name) ||
 				d.Kind != gpu.KindGroup && d.Kind != gpu.KindMonitor && d.PCIAddress == address) {
-				want.Taints = append(want.Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: noSchedule})
+				want.Taints = append(want.Taints, resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: noSchedule})
 			}
 			if diff := cmp.Diff(want, got[name]); diff != "" {
 				t.Errorf("taints %v, %s (-want +got)\n%s", o.Taints, name, diff)

@@ -20,6 +20,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const driver = "gpu.nvidia.com"
@@ -43,10 +44,10 @@ func newScheduler(t testing.TB, s gpu.Snapshot, o resourceslices.Options) *sched
 	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID](), used: structured.NewConsumedCapacityCollection(), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
 	node, pools := o.Node, map[string]int64{}
 	for _, slice := range pool.Slices {
-		pools[resourceslices.PoolOf(node, slice.Devices)]++
+		pools[wire.PoolOf(node, slice.Devices)]++
 	}
 	for i, slice := range pool.Slices {
-		name := resourceslices.PoolOf(node, slice.Devices)
+		name := wire.PoolOf(node, slice.Devices)
 		out.slices = append(out.slices, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%03d", i)},
 			Spec: resourceapi.ResourceSliceSpec{
@@ -150,7 +151,7 @@ func (s *scheduler) want(claim *resourceapi.ResourceClaim, want ...string) {
 func monitoring(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	admin := true
 	c.Spec.Devices.Requests[0].Exactly.AdminAccess = &admin
-	c.Spec.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: resourceslices.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
+	c.Spec.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: wire.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
 	return c
 }
 

@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -130,7 +131,7 @@ func TestMIGLayout_SharesAskedFor_NameStays(t *testing.T) {
 	s := snapshot(t, "hgx-h100", 1)
 	name := func(shares sharing.Placements) string {
 		for _, d := range sharesOf(t, s, "publish: [{profiles: Auto, shareable: Auto}]", shares) {
-			if a, ok := d.Attributes[resourceslices.MIGLayoutAttribute]; ok {
+			if a, ok := d.Attributes[wire.MIGLayoutAttribute]; ok {
 				return *a.StringValue
 			}
 		}

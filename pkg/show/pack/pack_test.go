@@ -21,11 +21,11 @@ import (
 
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/show/why/whytest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -244,7 +244,7 @@ func TestMake_FreeGPUCordoned_NamesTheCordon(t *testing.T) {
 	for _, s := range e.Slices {
 		for i, d := range s.Spec.Devices {
 			if slices.Contains(pool.GPUsOf(d), "gpu-0000-43-00-0") {
-				s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+				s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 			}
 		}
 	}

@@ -21,12 +21,12 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // cordonTaint is on the devices of cordoned GPUs.
-var cordonTaint = resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+var cordonTaint = resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 
 // planner answers one question.
 type planner struct {
@@ -100,7 +100,7 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 		loaded := n
 		if len(held) > 0 {
 			own := p.only(n.Name, held)
-			loaded = n.Untainted(resourceslices.CordonTaint, own).Untainted(resourceslices.ReservedTaint, own)
+			loaded = n.Untainted(wire.CordonTaint, own).Untainted(wire.ReservedTaint, own)
 		}
 		one := &node{Node: loaded, gpus: map[string][]*unit{}}
 		p.nodes[n.Name] = one

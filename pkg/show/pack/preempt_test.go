@@ -21,10 +21,10 @@ import (
 
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/bounded"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -298,7 +298,7 @@ func TestPreempt_ReservedGPUs_CountForTheirPodOnly(t *testing.T) {
 	first := e.preempt(w, pack.Rules{})
 	for _, s := range e.Slices {
 		for i := range s.Spec.Devices {
-			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 		}
 	}
 	e.expect(w, pack.Rules{}, pack.NoVictims)

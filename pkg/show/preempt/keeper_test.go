@@ -31,9 +31,9 @@ import (
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why/whytest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -96,7 +96,7 @@ func (e *env) reserved() (out []string) {
 	e.put(err)
 	for _, n := range all.Items {
 		e.put(e.nodes.GetStore().Update(&n))
-		for _, g := range resourceslices.ReservationsOf(slicetest.Driver, n.Annotations) {
+		for _, g := range wire.ReservationsOf(slicetest.Driver, n.Annotations) {
 			out = append(out, n.Name+"/"+g)
 		}
 	}
@@ -111,7 +111,7 @@ func (e *env) Objects() (controller.Objects, bool) {
 		s = s.DeepCopy()
 		for i, d := range s.Spec.Devices {
 			if slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return slices.Contains(reserved, *s.Spec.NodeName+"/"+g) }) && !e.deaf {
-				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}
 		published = append(published, s)

@@ -19,8 +19,8 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -80,7 +80,7 @@ func (k *Keeper) annotate(ctx context.Context, node string, r *reservation, now 
 func (k *Keeper) write(ctx context.Context, node string, gpus []string, value any) error {
 	annotations := map[string]any{}
 	for _, g := range gpus {
-		annotations[resourceslices.ReservationAnnotation(k.o.Driver, g)] = value
+		annotations[wire.ReservationAnnotation(k.o.Driver, g)] = value
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err == nil {
@@ -152,7 +152,7 @@ func (k *Keeper) sweep(ctx context.Context, now time.Time) {
 	}
 	k.swept = now
 	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
-		names := resourceslices.ReservationsOf(k.o.Driver, n.Annotations)
+		names := wire.ReservationsOf(k.o.Driver, n.Annotations)
 		if len(names) == 0 || k.evictions[n.Name] != nil {
 			continue
 		}
@@ -180,7 +180,7 @@ func tainted(all []*pool.Slice, node string, r *reservation) bool {
 			if s.Possible || !slices.ContainsFunc(pool.GPUsOf(d), names.Has) {
 				continue
 			}
-			if !slices.ContainsFunc(s.Unhealthy, func(t pool.Tainted) bool { return t.Device == i && t.Taint.Key == resourceslices.ReservedTaint }) {
+			if !slices.ContainsFunc(s.Unhealthy, func(t pool.Tainted) bool { return t.Device == i && t.Taint.Key == wire.ReservedTaint }) {
 				return false
 			}
 		}

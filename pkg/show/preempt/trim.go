@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/pack"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // nominatedBy is an annotation of pods in this process: the manager of their field nominatedNodeName.
@@ -104,8 +104,8 @@ func trimNode(driver string) cache.TransformFunc {
 			Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 			Status:     corev1.NodeStatus{Allocatable: node.Status.Allocatable},
 		}
-		for _, gpu := range resourceslices.ReservationsOf(driver, node.Annotations) {
-			key := resourceslices.ReservationAnnotation(driver, gpu)
+		for _, gpu := range wire.ReservationsOf(driver, node.Annotations) {
+			key := wire.ReservationAnnotation(driver, gpu)
 			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, node.Annotations[key])
 		}
 		return out, nil

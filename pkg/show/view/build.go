@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Objects are the API objects of a cluster. Slices are the driver's own.
@@ -90,7 +91,7 @@ func (x *Index) NodeOf(pool string) string {
 	if node, published := x.pools[pool]; published {
 		return node
 	}
-	return resourceslices.NodeOf(pool)
+	return wire.NodeOf(pool)
 }
 
 // Names iterates over the names of the nodes, in no order.
@@ -237,9 +238,9 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 		}
 		for _, u := range s.Unhealthy {
 			switch name := s.Shape.Spec.Devices[u.Device].Name; u.Taint.Key {
-			case resourceslices.CordonTaint:
+			case wire.CordonTaint:
 				cordons[name] = u.Taint
-			case resourceslices.ReservedTaint:
+			case wire.ReservedTaint:
 				reserved[name] = u.Taint
 			default:
 				taints[name] = u.Taint
@@ -360,7 +361,7 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
 			continue
 		}
-		if s.Pool != nil && cmp.Or(pools[*s.Pool], resourceslices.NodeOf(*s.Pool)) != b.node.Name {
+		if s.Pool != nil && cmp.Or(pools[*s.Pool], wire.NodeOf(*s.Pool)) != b.node.Name {
 			continue
 		}
 		for _, g := range b.gpus {

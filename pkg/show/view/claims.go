@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // ClaimState says how far a claim is.
@@ -66,7 +66,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 				one.State = unreserved
 			}
 			for r := range pool.Results(c.Status.Allocation, o.Driver) {
-				one.Node = resourceslices.NodeOf(r.Pool)
+				one.Node = wire.NodeOf(r.Pool)
 				one.Devices = append(one.Devices, r.Device)
 				if r.ShareID != nil {
 					one.Shares++
@@ -107,7 +107,7 @@ func Pods(o Objects) []Pod {
 				p = &Pod{Namespace: key.Namespace, Name: name}
 				found[key] = p
 			}
-			p.Node = resourceslices.NodeOf(r.Pool)
+			p.Node = wire.NodeOf(r.Pool)
 			p.Devices = append(p.Devices, r.Device)
 			if !slices.Contains(p.Claims, r.claim.Name) {
 				p.Claims = append(p.Claims, r.claim.Name)

@@ -12,7 +12,7 @@ import (
 	resourceclaim "k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one: free
@@ -87,7 +87,7 @@ type Eviction struct {
 // Evictions returns the pods that a taint with the effect NoExecute evicts: those with claims for devices that need the GPU,
 // unless they tolerate the taint for ever.
 func (g GPU) Evictions(o Objects) []Eviction {
-	taint := resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoExecute}
+	taint := resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	var out []Eviction
 	for _, r := range results(o.Driver, o.Claims) {
 		if parsed, err := gpu.ParseName(r.Device); err != nil || parsed.Kind == gpu.KindMonitor {

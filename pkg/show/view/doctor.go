@@ -25,6 +25,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/unclaimed"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Level is the weight of a finding.
@@ -526,7 +527,7 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 	} else if d.SeenNodes && n.held() > 0 {
 		out.add(Problem, n.Name, "claims have GPUs of a node that does not exist. Delete their pods and the claims")
 	}
-	cordons, err := resourceslices.ParseCordons(d.Driver, core[n.Name].Annotations)
+	cordons, err := wire.ParseCordons(d.Driver, core[n.Name].Annotations)
 	if err != nil {
 		out.add(Warning, n.Name, "%v", err)
 	}

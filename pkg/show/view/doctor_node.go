@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // stalePublish is the age above which a plugin's last check of its slices is reported. It checks them every few minutes.
@@ -60,7 +60,7 @@ func (d Diagnosis) driverVersion(node string) string {
 			continue
 		}
 		for _, device := range s.Shape.Spec.Devices {
-			if v := pool.Text(device, "driverVersion"); v != "" && v != resourceslices.UnknownVersion {
+			if v := pool.Text(device, "driverVersion"); v != "" && v != wire.UnknownVersion {
 				return v
 			}
 		}

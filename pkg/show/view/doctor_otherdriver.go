@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 func (d Diagnosis) otherPools() map[string]map[string][]string {
 	out := map[string]map[string][]string{}
 	for _, s := range d.Slices {
-		if s.Shape == nil || s.Possible || s.Pool.Name == resourceslices.PoolName(s.Node) || s.Pool.Name == resourceslices.MonitorPoolName(s.Node) {
+		if s.Shape == nil || s.Possible || s.Pool.Name == wire.PoolName(s.Node) || s.Pool.Name == wire.MonitorPoolName(s.Node) {
 			continue
 		}
 		for _, device := range s.Shape.Spec.Devices {

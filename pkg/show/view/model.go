@@ -12,7 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Node is a node that publishes devices of the driver, or one with allocated devices that it does not publish.
@@ -219,11 +219,11 @@ func (g GPU) Condition() string {
 		out = append(out, g.Health)
 	}
 	for _, t := range g.Taints {
-		if word := t.Key + ":" + string(t.Effect); t.Key == resourceslices.CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
+		if word := t.Key + ":" + string(t.Effect); t.Key == wire.CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
 			out = append(out, "drained")
-		} else if t.Key == resourceslices.CordonTaint {
+		} else if t.Key == wire.CordonTaint {
 			out = append(out, "cordoned")
-		} else if t.Key == resourceslices.ReservedTaint {
+		} else if t.Key == wire.ReservedTaint {
 			out = append(out, "reserved")
 		} else {
 			out = append(out, word)

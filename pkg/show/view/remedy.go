@@ -5,6 +5,7 @@ package view
 
 import (
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Remedy says why new claims cannot get a GPU, and how that ends. Texts have no period at their end.
@@ -29,10 +30,10 @@ func (g GPU) Remedies() (out []Remedy) {
 	}
 	for _, t := range g.Taints {
 		switch t.Key {
-		case resourceslices.CordonTaint:
+		case wire.CordonTaint:
 			command := "kubectl gpu uncordon " + g.Node + "/" + g.Name
 			out = append(out, Remedy{cordonCause, "when the work on it is done, end the cordon", []string{command}})
-		case resourceslices.ReservedTaint:
+		case wire.ReservedTaint:
 			out = append(out, Remedy{
 				Cause: "reserved: a preemption frees it for a pod",
 				Text:  "nothing is to be done; the reservation ends when the pod has its devices",

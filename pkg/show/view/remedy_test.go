@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func TestRemedies_Conditions_NameCommandsOfTheGPU(t *testing.T) {
@@ -26,10 +26,10 @@ func TestRemedies_Conditions_NameCommandsOfTheGPU(t *testing.T) {
 		"lost":     {func(g *GPU) { g.Health = "lost" }, false, "fallen off the bus", []string{"kubectl drain n1 --ignore-daemonsets --delete-emptydir-data"}},
 		"unlisted": {func(g *GPU) { g.Health = "row-remap" }, false, "unhealthy: row-remap", nil},
 		"cordoned": {func(g *GPU) {
-			g.Taints = []resourceapi.DeviceTaint{{Key: resourceslices.CordonTaint, Effect: "NoSchedule"}}
+			g.Taints = []resourceapi.DeviceTaint{{Key: wire.CordonTaint, Effect: "NoSchedule"}}
 		}, false, "cordoned by an administrator", []string{"kubectl gpu uncordon n1/gpu-0000-1b-00-0"}},
 		"reserved": {func(g *GPU) {
-			g.Taints = []resourceapi.DeviceTaint{{Key: resourceslices.ReservedTaint, Effect: "NoSchedule"}}
+			g.Taints = []resourceapi.DeviceTaint{{Key: wire.ReservedTaint, Effect: "NoSchedule"}}
 		}, false, "reserved", nil},
 		"rule": {func(g *GPU) {
 			g.Taints, g.Rules = []resourceapi.DeviceTaint{{Key: "example.com/burn-in", Effect: "NoSchedule"}}, []string{"burn-in"}
@@ -38,7 +38,7 @@ func TestRemedies_Conditions_NameCommandsOfTheGPU(t *testing.T) {
 		"half a pool": {func(g *GPU) { g.Incomplete = true }, false, "slices of its node are missing", []string{"kubectl gpu doctor n1"}},
 		"unpublished": {func(g *GPU) { g.Devices, g.Use = nil, Unpublished }, false, "no slice publishes it", []string{"kubectl gpu doctor n1"}},
 		"two": {func(g *GPU) {
-			g.Health, g.Taints = "drain-reset", []resourceapi.DeviceTaint{{Key: resourceslices.CordonTaint, Effect: "NoExecute"}}
+			g.Health, g.Taints = "drain-reset", []resourceapi.DeviceTaint{{Key: wire.CordonTaint, Effect: "NoExecute"}}
 		}, false, "after its work has ended; cordoned", []string{"nvidia-smi -r -i 0000:1b:00.0", "kubectl gpu uncordon n1/gpu-0000-1b-00-0"}},
 		"held": {change: func(g *GPU) { g.Use = Whole }},
 	} {

@@ -29,6 +29,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/view"
+	"gpu-dra-driver/pkg/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -75,7 +76,7 @@ func taint(all []*resourceapi.ResourceSlice, device, value string) {
 	for _, s := range all {
 		for i := range s.Spec.Devices {
 			if d := &s.Spec.Devices[i]; strings.HasPrefix(d.Name, device) {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
 			}
 		}
 	}
@@ -98,7 +99,7 @@ func busy(t testing.TB) view.Objects {
 	)
 	o.Rules = []resourceapi.DeviceTaintRule{{Spec: resourceapi.DeviceTaintRuleSpec{
 		DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(slicetest.Driver), Pool: ptr.To("n1/gpu"), Device: ptr.To("gpu-0000-c3-00-0")},
-		Taint:          resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		Taint:          resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
 	}}}
 	return o
 }
@@ -358,9 +359,9 @@ func TestCondition_TaintsOfTheDriver_InWords(t *testing.T) {
 		effect resourceapi.DeviceTaintEffect
 		want   string
 	}{
-		{resourceslices.CordonTaint, resourceapi.DeviceTaintEffectNoSchedule, "cordoned"},
-		{resourceslices.CordonTaint, resourceapi.DeviceTaintEffectNoExecute, "drained"},
-		{resourceslices.ReservedTaint, resourceapi.DeviceTaintEffectNoSchedule, "reserved"},
+		{wire.CordonTaint, resourceapi.DeviceTaintEffectNoSchedule, "cordoned"},
+		{wire.CordonTaint, resourceapi.DeviceTaintEffectNoExecute, "drained"},
+		{wire.ReservedTaint, resourceapi.DeviceTaintEffectNoSchedule, "reserved"},
 	} {
 		all := published(t, "l40s-4", "n1", 1)
 		for _, s := range all {

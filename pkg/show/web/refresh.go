@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/view"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // pause is the least time between two refreshes.
@@ -72,7 +72,7 @@ func (c *Cluster) refresh() error {
 func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]message) {
 	changed := c.publishers.Clone()
 	for pool := range c.pools {
-		changed.Insert(x.NodeOf(pool), resourceslices.NodeOf(pool))
+		changed.Insert(x.NodeOf(pool), wire.NodeOf(pool))
 		if before, known := c.nodes[pool]; known {
 			changed.Insert(before)
 		}

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
@@ -181,13 +182,13 @@ func meaning(taints []resourceapi.DeviceTaint) string {
 	found := sets.New[string]()
 	for _, t := range taints {
 		switch {
-		case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
+		case t.Key == wire.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
 			found.Insert("withdrawn while no object asks for them")
-		case t.Key == resourceslices.UnhealthyTaint:
+		case t.Key == wire.UnhealthyTaint:
 			found.Insert(fmt.Sprintf("unhealthy (%s; kubectl gpu doctor says what to do)", t.Value))
-		case t.Key == resourceslices.CordonTaint:
+		case t.Key == wire.CordonTaint:
 			found.Insert("cordoned by an administrator (" + endCordon + ")")
-		case t.Key == resourceslices.ReservedTaint:
+		case t.Key == wire.ReservedTaint:
 			found.Insert("reserved for a pod of higher priority, whose victims leave")
 		default:
 			found.Insert("the taint " + ask.TaintText(t))

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Cure is a change after which a node can allocate the claims.
@@ -428,13 +429,13 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 // taintCure says how a taint goes. Tolerating it has the same effect for the scheduler.
 func (a *asker) taintCure(t resourceapi.DeviceTaint) string {
 	switch {
-	case t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
+	case t.Key == wire.UnhealthyTaint && t.Value == string(resourceslices.NoDemand):
 		return "the node must publish the devices again, which it does within a minute while the claim waits"
-	case t.Key == resourceslices.UnhealthyTaint:
+	case t.Key == wire.UnhealthyTaint:
 		return fmt.Sprintf("the GPU with the taint %s must be repaired", ask.TaintText(t))
-	case t.Key == resourceslices.CordonTaint:
+	case t.Key == wire.CordonTaint:
 		return "the cordon of the GPU must end (kubectl gpu uncordon)"
-	case t.Key == resourceslices.ReservedTaint:
+	case t.Key == wire.ReservedTaint:
 		return "the reservation must end, which it does within minutes"
 	}
 	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", ask.TaintText(t))

@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // shape is a set of nodes that the allocator cannot distinguish, and its answer for them.
@@ -85,7 +86,7 @@ func (s *shape) taints(driver string, of func(gpu string) bool) (out []resourcea
 // for them.
 func against(d resourceapi.Device) []resourceapi.DeviceTaint {
 	return slices.DeleteFunc(ask.Untolerated(d, nil), func(t resourceapi.DeviceTaint) bool {
-		return t.Key == resourceslices.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)
+		return t.Key == wire.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)
 	})
 }
 
@@ -93,7 +94,7 @@ func against(d resourceapi.Device) []resourceapi.DeviceTaint {
 func (s *shape) cordoned(driver string) (arguments string) {
 	found := sets.New[string]()
 	for _, d := range s.devices(driver) {
-		if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.CordonTaint }) {
+		if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == wire.CordonTaint }) {
 			if named, err := gpu.ParseName(d.Name); err == nil && named.Kind == gpu.KindGPU {
 				found.Insert(" " + s.Name + "/" + d.Name)
 			}

@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -184,7 +185,7 @@ func cordon(e *env, name string) {
 	for _, s := range e.Slices {
 		for i, d := range s.Spec.Devices {
 			if slices.Contains(pool.GPUsOf(d), name) {
-				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+				s.Spec.Devices[i].Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of claims.
@@ -61,7 +61,7 @@ func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driv
 		if h.nodes == nil {
 			h.nodes = map[string]*Held{}
 		}
-		node := resourceslices.NodeOf(r.Pool)
+		node := wire.NodeOf(r.Pool)
 		of := h.nodes[node]
 		if of == nil {
 			of = &Held{devices: map[gpu.Device]int{}, what: map[string]int{}}

@@ -25,7 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -375,7 +375,7 @@ func sortedNames(pools map[string]resourceslice.Pool) []string {
 func (p *Publisher) settled(pools map[string]resourceslice.Pool, kept map[string]bool) *resourceslice.DriverResources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.published, p.kept = nil, kept[resourceslices.PoolName(p.o.Node)]
+	p.published, p.kept = nil, kept[wire.PoolName(p.o.Node)]
 	for _, name := range sortedNames(pools) {
 		p.published = append(p.published, pools[name].Slices...)
 	}

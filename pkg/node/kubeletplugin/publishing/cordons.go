@@ -22,7 +22,7 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // Cordons follows the annotations of the plugin's Node that take GPUs out of use: cordons, and reservations, which end. The last
@@ -38,8 +38,8 @@ type Cordons struct {
 	uid     types.UID
 	deleted bool
 	// cordons is nil until the Node was read.
-	cordons      resourceslices.Cordons
-	reservations resourceslices.Reservations
+	cordons      wire.Cordons
+	reservations wire.Reservations
 	// next fires changed when a reservation begins to count or ends.
 	next *time.Timer
 	// lastError is reported once.
@@ -52,7 +52,7 @@ func NewCordons(client kubernetes.Interface, driver, node string, reports notify
 }
 
 // Cordoned returns the cordons; false before the first read.
-func (c *Cordons) Cordoned() (resourceslices.Cordons, bool) {
+func (c *Cordons) Cordoned() (wire.Cordons, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cordons, c.cordons != nil
@@ -123,14 +123,14 @@ func (c *Cordons) set(o any) {
 	if !ok || node.Name != c.node {
 		return
 	}
-	found, err := resourceslices.ParseCordons(c.driver, node.Annotations)
+	found, err := wire.ParseCordons(c.driver, node.Annotations)
 	if err != nil {
 		c.report(&claimerror.Error{
 			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are cordoned", Cause: err,
 			Remedy: fmt.Sprintf("correct the annotations of Node %s, or use kubectl gpu cordon, drain and uncordon", c.node),
 		})
 	}
-	reservations, err := resourceslices.ParseReservations(c.driver, node.Annotations)
+	reservations, err := wire.ParseReservations(c.driver, node.Annotations)
 	if err != nil {
 		c.report(&claimerror.Error{
 			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are reserved for a pod of higher priority", Cause: err,

@@ -23,16 +23,16 @@ import (
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/gpu"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func annotated(gpus ...string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: env.Node, UID: "node-1", Annotations: map[string]string{"other": "yes"}}}
 	for _, name := range gpus {
-		n.Annotations[resourceslices.CordonAnnotation(env.Driver, name)] = "NoSchedule"
+		n.Annotations[wire.CordonAnnotation(env.Driver, name)] = "NoSchedule"
 	}
 	return n
 }
@@ -113,7 +113,7 @@ func TestCordons_NodeChanges_FollowsItAndKeepsThemWithoutIt(t *testing.T) {
 func TestCordons_Reservation_EndsWithoutItsWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := annotated()
-		node.Annotations[resourceslices.ReservationAnnotation(env.Driver, "gpu-0000-1b-00-0")] = time.Now().Add(2 * time.Minute).Format(time.RFC3339)
+		node.Annotations[wire.ReservationAnnotation(env.Driver, "gpu-0000-1b-00-0")] = time.Now().Add(2 * time.Minute).Format(time.RFC3339)
 		client, changed := fake.NewClientset(node), notify.NewTrigger()
 		c := NewCordons(client, env.Driver, env.Node, notifytest.Reporter(func(err error) { t.Error(err) }), changed)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestCordons_Reservation_EndsWithoutItsWriter(t *testing.T) {
 // unknownCordons are those before the first read.
 type unknownCordons struct{}
 
-func (unknownCordons) Cordoned() (resourceslices.Cordons, bool) { return nil, false }
+func (unknownCordons) Cordoned() (wire.Cordons, bool) { return nil, false }
 
 func (unknownCordons) Reserved() sets.Set[string] { return nil }
 
@@ -177,7 +177,7 @@ func TestNode_CordonedGPU_PartitionsPublishedLaterAreTainted(t *testing.T) {
 					continue
 				}
 				devices++
-				if len(d.Taints) != 1 || d.Taints[0].Key != resourceslices.CordonTaint {
+				if len(d.Taints) != 1 || d.Taints[0].Key != wire.CordonTaint {
 					t.Errorf("%s has the taints %v", d.Name, d.Taints)
 				}
 			}

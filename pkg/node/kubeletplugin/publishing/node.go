@@ -27,6 +27,7 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // NodeOptions configures a Node; all fields but AdoptExternal, Sharing, Readiness, Holders and the settings are
@@ -66,7 +67,7 @@ type Holders interface {
 
 // Cordoned follows the Node of the GPUs. Cordoned returns their cordons; false while they are unknown.
 type Cordoned interface {
-	Cordoned() (resourceslices.Cordons, bool)
+	Cordoned() (wire.Cordons, bool)
 	// Reserved returns the addresses of the GPUs that are reserved now.
 	Reserved() sets.Set[string]
 	// Owner returns the UID of the Node, "" until it was read, and whether the Node was deleted since.

@@ -37,6 +37,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // held are records with an answer.
@@ -65,9 +66,9 @@ type noDevicePlugins struct{}
 func (noDevicePlugins) GPUs() (map[string]string, bool) { return nil, true }
 
 // cordons are the known cordons of a Node.
-type cordons resourceslices.Cordons
+type cordons wire.Cordons
 
-func (c cordons) Cordoned() (resourceslices.Cordons, bool) { return resourceslices.Cordons(c), true }
+func (c cordons) Cordoned() (wire.Cordons, bool) { return wire.Cordons(c), true }
 
 func (cordons) Reserved() sets.Set[string] { return nil }
 

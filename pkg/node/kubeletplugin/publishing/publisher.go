@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
-	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -27,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/wire"
 )
 
 const (
@@ -88,7 +88,7 @@ type builder interface {
 func New(n *Node, o Options) *Publisher { return newPublisher(n, n.Changed, o) }
 
 func newPublisher(n builder, t notify.Trigger, o Options) *Publisher {
-	p := &Publisher{o: o, pool: resourceslices.PoolName(o.Node), node: n, triggered: t, features: allFeatures}
+	p := &Publisher{o: o, pool: wire.PoolName(o.Node), node: n, triggered: t, features: allFeatures}
 	p.version = version{set: o.SchedulerVersion, now: time.Now, server: discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery())}
 	return p
 }
@@ -101,7 +101,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	var out []draplugin.DeviceHealth
 	for _, s := range p.desired {
 		for _, d := range s.Devices {
-			h := draplugin.DeviceHealth{PoolName: resourceslices.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
+			h := draplugin.DeviceHealth{PoolName: wire.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
 				if taint.Key == resourceslices.UnmonitoredTaint && h.Health == draplugin.HealthStatusHealthy {
 					h.Health, h.Message = draplugin.HealthStatusUnknown, "the GPU's health cannot be read"
@@ -109,7 +109,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 				available := slices.Contains([]resourceslices.State{
 					resourceslices.Withheld, resourceslices.NoDemand, resourceslices.NotReady,
 				}, resourceslices.State(taint.Value))
-				if taint.Key != resourceslices.UnhealthyTaint || available {
+				if taint.Key != wire.UnhealthyTaint || available {
 					continue
 				}
 				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
@@ -219,7 +219,7 @@ func (p *Publisher) update() {
 func (p *Publisher) pools(slices []resourceslice.Slice) map[string]resourceslice.Pool {
 	out := map[string]resourceslice.Pool{p.pool: {}}
 	for _, s := range slices {
-		name := resourceslices.PoolOf(p.o.Node, s.Devices)
+		name := wire.PoolOf(p.o.Node, s.Devices)
 		out[name] = resourceslice.Pool{Slices: append(out[name].Slices, s)}
 	}
 	return out

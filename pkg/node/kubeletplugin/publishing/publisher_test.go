@@ -30,6 +30,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // testPublisher is a Publisher of one GPU, and of its monitor where the server has taints.
@@ -426,12 +427,12 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 		return resourceapi.Device{Name: name, Taints: taints}
 	}
 	p.desired = []resourceslice.Slice{{Devices: []resourceapi.Device{
-		device("well"), device("lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}),
-		device("monitor", resourceapi.DeviceTaint{Key: resourceslices.MonitorTaint}),
-		device("withheld", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
+		device("well"), device("lost", resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: "lost"}),
+		device("monitor", resourceapi.DeviceTaint{Key: wire.MonitorTaint}),
+		device("withheld", resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
 		device("blind", resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint}),
-		device("blind-lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}, resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint}),
-		device("silent", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Unknown)}),
+		device("blind-lost", resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: "lost"}, resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint}),
+		device("silent", resourceapi.DeviceTaint{Key: wire.UnhealthyTaint, Value: string(resourceslices.Unknown)}),
 	}}}
 	now := time.Now()
 	got := map[string]string{}
@@ -461,7 +462,7 @@ func TestHealth_EachStateAndXID_MessageIsShortAndStable(t *testing.T) {
 	p.node = oneCause{text: longest}
 	var devices []resourceapi.Device
 	for _, s := range health.States {
-		devices = append(devices, resourceapi.Device{Name: s.Name, Taints: []resourceapi.DeviceTaint{{Key: resourceslices.UnhealthyTaint, Value: s.Name}}})
+		devices = append(devices, resourceapi.Device{Name: s.Name, Taints: []resourceapi.DeviceTaint{{Key: wire.UnhealthyTaint, Value: s.Name}}})
 	}
 	p.desired = []resourceslice.Slice{{Devices: devices}}
 	now := time.Now()

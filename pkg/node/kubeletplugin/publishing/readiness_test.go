@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // incomplete is a driver with an answer.
@@ -43,7 +43,7 @@ func TestNode_DriverNotReady_TaintsGPUs(t *testing.T) {
 		for _, s := range slices {
 			for _, d := range s.Devices {
 				for _, taint := range d.Taints {
-					if taint.Key == resourceslices.UnhealthyTaint {
+					if taint.Key == wire.UnhealthyTaint {
 						values = append(values, taint.Value)
 					}
 				}

@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -142,7 +143,7 @@ func boards(name string) (map[string]gpu.Snapshot, error) {
 var states = map[string]func(gpu.Snapshot, *resourceslices.Options){
 	"well": func(gpu.Snapshot, *resourceslices.Options) {},
 	"cordoned, reserved, stuck and held": func(s gpu.Snapshot, o *resourceslices.Options) {
-		o.Cordons, o.Reserved, o.Stuck, o.AllowReset = resourceslices.Cordons{}, sets.New[string](), map[string][]gpu.Partition{}, true
+		o.Cordons, o.Reserved, o.Stuck, o.AllowReset = wire.Cordons{}, sets.New[string](), map[string][]gpu.Partition{}, true
 		o.Evict = []string{string(resourceslices.Stuck), string(resourceslices.NoDemand)}
 		for i, g := range s.GPUs {
 			o.Cordons[g.PCIAddress] = resourceapi.DeviceTaintEffectNoExecute

@@ -17,6 +17,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // attributeForms are all forms of an attribute's value, by the field of the API.
@@ -160,9 +161,9 @@ func fields() (out []Change) {
 	slice("nodes by device beside the name", true, func(s *resourceapi.ResourceSliceSpec) { s.PerDeviceNodeSelection = new(true) })
 	slice("another driver", true, func(s *resourceapi.ResourceSliceSpec) { s.Driver = "nic.example.com" })
 	slice("another node's pool", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "good/gpu" })
-	slice("a pool of a longer node name", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = resourceslices.NodeOf(s.Pool.Name) + "2/gpu" })
+	slice("a pool of a longer node name", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = wire.NodeOf(s.Pool.Name) + "2/gpu" })
 	slice("a pool without node", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "gpu" })
-	slice("another pool", false, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = resourceslices.NodeOf(s.Pool.Name) + "/other" }).NotWhole = true
+	slice("another pool", false, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = wire.NodeOf(s.Pool.Name) + "/other" }).NotWhole = true
 	slice("an attribute of types of partitions", true, func(s *resourceapi.ResourceSliceSpec) {
 		s.PartitionTypeAttribute = new(resourceapi.FullyQualifiedName("a.example.com/b"))
 	})
@@ -311,7 +312,7 @@ func Documented(classes map[string]*resourceapi.DeviceClass) map[string]resource
 		{Name: "b", DeviceClassName: Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
 	}}}}
 	monitor := exact("monitor."+Driver, 1)
-	monitor.AdminAccess, monitor.Tolerations = new(true), []resourceapi.DeviceToleration{{Key: resourceslices.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
+	monitor.AdminAccess, monitor.Tolerations = new(true), []resourceapi.DeviceToleration{{Key: wire.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
 	out["monitoring"] = one(monitor)
 	return out
 }
@@ -343,10 +344,10 @@ func Few(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, map[st
 func Monitor(node, pool string) *resourceapi.ResourceSlice {
 	d := resourceapi.Device{
 		Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}, Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
-		Taints: []resourceapi.DeviceTaint{{Key: resourceslices.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		Taints: []resourceapi.DeviceTaint{{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
 	}
 	values := map[string]resourceapi.DeviceAttribute{
-		"string": {StringValue: new("none")}, "int": {IntValue: new(int64(-1))}, "bool": {BoolValue: new(false)}, "version": {VersionValue: new(resourceslices.UnknownVersion)},
+		"string": {StringValue: new("none")}, "int": {IntValue: new(int64(-1))}, "bool": {BoolValue: new(false)}, "version": {VersionValue: new(wire.UnknownVersion)},
 	}
 	for _, e := range resourceslices.Catalogue() {
 		switch name := resourceapi.QualifiedName(e.Name); {

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/node/sharing/sharingtest"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
@@ -55,10 +56,10 @@ func Slices(
 	var out []*resourceapi.ResourceSlice
 	count := map[string]int64{}
 	for _, s := range pool.Slices {
-		count[resourceslices.PoolOf(node, s.Devices)]++
+		count[wire.PoolOf(node, s.Devices)]++
 	}
 	for i, s := range pool.Slices {
-		name := resourceslices.PoolOf(node, s.Devices)
+		name := wire.PoolOf(node, s.Devices)
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", node, Driver, i)},
 			Spec: resourceapi.ResourceSliceSpec{
