@@ -52,6 +52,7 @@ if ! passed chart "$chart" deployments/helm/testdata/schemas; then
     { grep CRITICAL <<<"$scores" >&2; exit 1; }
   pass
 fi
+go run ./hack/size
 hack/vale.sh
 if ! passed generated .; then
   hack/check-generated.sh gating

@@ -82,6 +82,14 @@ var wings = []struct{ name, holds string }{
 	{"cmd", "programs"},
 }
 
+// Wings returns the names of all wings, in the order of the page.
+func Wings() (out []string) {
+	for _, w := range wings {
+		out = append(out, w.name)
+	}
+	return out
+}
+
 // Markdown returns docs/reference/packages.md without its notice: a table for each wing, lower layers first.
 func Markdown() (string, error) {
 	packages, err := Packages()
