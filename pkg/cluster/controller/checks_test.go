@@ -146,7 +146,7 @@ func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 	}{
 		"nothing": {nil, nil, []string{"No claim has devices of gpu.nvidia.com\n"}, nil},
 		"claims of others, and those that have nothing": {
-			[]*resourceapi.ResourceClaim{holding("nic", "a", "?eth0"), waiting("w", request1("gpu.nvidia.com"))}, nil, []string{"No claim"}, nil},
+			[]*resourceapi.ResourceClaim{holding("nic", "a", "?eth0"), unallocated("w", request1("gpu.nvidia.com"))}, nil, []string{"No claim"}, nil},
 		"a claim without pods": {[]*resourceapi.ResourceClaim{holding("idle", "a", "?eth0", "gpu-0")}, nil, nil, []string{
 			"claims have devices of gpu.nvidia.com, and without the driver their pods cannot end:\n  ns/idle\nDelete these pods first", "helm uninstall --no-hooks"}},
 		"a claim for watching": {[]*resourceapi.ResourceClaim{reserved(holding("m", "a", "!monitor-0"))}, nil, nil, []string{"  ns/m (m-pod)\n"}},

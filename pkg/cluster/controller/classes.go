@@ -41,7 +41,6 @@ type classReconciler struct {
 	view  *viewKeeper
 	// existing and known are the caches of classes and claims.
 	existing, known cache.Indexer
-	resourceAPI     resourcev1.ResourceV1Interface
 	client          kubernetes.Interface
 
 	// made holds when this instance created a class, or found it created, until the cache receives it.
@@ -128,7 +127,7 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		if !lost[one.resource] || !k.view.current.Load().Concerns(class) {
 			continue
 		}
-		err := rewrite(ctx, k.resourceAPI, class)
+		err := rewrite(ctx, k.client.ResourceV1(), class)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
@@ -158,7 +157,7 @@ func (c *Controller) Wake(ctx context.Context) error {
 	if ours == nil {
 		return fmt.Errorf("no DeviceClass of driver %s can be written again, so the scheduler tries waiting pods after some minutes", c.driver)
 	}
-	if err := rewrite(ctx, c.resourceAPI, ours); err != nil {
+	if err := rewrite(ctx, c.client.ResourceV1(), ours); err != nil {
 		return fmt.Errorf("write DeviceClass %s again, so that the scheduler tries waiting pods: %w", ours.Name, err)
 	}
 	return nil
@@ -221,7 +220,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 				return rest, nil
 			}
 		}
-		made, err := k.resourceAPI.DeviceClasses().Create(ctx, want, metav1.CreateOptions{})
+		made, err := k.client.ResourceV1().DeviceClasses().Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			k.made[want.Name] = time.Now()
@@ -245,7 +244,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	if !changed {
 		return 0, nil
 	}
-	made, err := k.resourceAPI.DeviceClasses().Update(ctx, change, metav1.UpdateOptions{})
+	made, err := k.client.ResourceV1().DeviceClasses().Update(ctx, change, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return cacheLag, nil
@@ -292,7 +291,7 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 			continue
 		}
 		unchanged := &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}
-		err := k.resourceAPI.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{Preconditions: unchanged})
+		err := k.client.ResourceV1().DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{Preconditions: unchanged})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			k.unwanted[name] = time.Now().Add(cacheLag)
@@ -329,7 +328,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 		return used, nil
 	}
 	page := metav1.ListOptions{Limit: read.TenantsPageSize}
-	for page, err := range read.Pages(ctx, page, k.resourceAPI.ResourceClaims(metav1.NamespaceAll).List) {
+	for page, err := range read.Pages(ctx, page, k.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List) {
 		if err != nil || complete() {
 			return used, err
 		}
@@ -337,7 +336,7 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 			count(c.Spec, "ResourceClaim", c.ObjectMeta)
 		}
 	}
-	templates := k.resourceAPI.ResourceClaimTemplates(metav1.NamespaceAll).List
+	templates := k.client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll).List
 	for page, err := range read.Pages(ctx, page, templates) {
 		if err != nil || complete() {
 			return used, err

@@ -49,7 +49,7 @@ func deleting(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return c
 }
 
-func waiting(name string, spec resourceapi.ResourceClaimSpec) *resourceapi.ResourceClaim {
+func unallocated(name string, spec resourceapi.ResourceClaimSpec) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec}
 }
 
@@ -73,8 +73,8 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 		reserved(holding("one", "a", names[0])), holding("same", "a", names[0]), holding("idle", "a", names[1]),
 		reserved(holding("watches", "a", "!"+names[2])), holding("foreign", "a", "?"+names[3]), holding("gone", "no-such-node", names[3]),
 		deleting(reserved(holding("ends", "a", names[1]))),
-		waiting("pending", request1("gpu.nvidia.com")), waiting("either", alternative("gpu.nvidia.com")), waiting("nic", request1("other.example.com")),
-		waiting("unknown", request1("no-such-class")), deleting(waiting("never", request1("gpu.nvidia.com"))),
+		unallocated("pending", request1("gpu.nvidia.com")), unallocated("either", alternative("gpu.nvidia.com")), unallocated("nic", request1("other.example.com")),
+		unallocated("unknown", request1("no-such-class")), deleting(unallocated("never", request1("gpu.nvidia.com"))),
 	), func(t *testing.T, e *env, c *Controller) {
 		want := func(free, allocated int, claims map[string]int) {
 			t.Helper()
@@ -130,7 +130,7 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	}
 	add(c.classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))
 	for n := range claims {
-		claim := waiting(fmt.Sprintf("c%d", n), request1(l40sClass))
+		claim := unallocated(fmt.Sprintf("c%d", n), request1(l40sClass))
 		if n < 2*nodes {
 			claim = reserved(holding(claim.Name, fmt.Sprintf("n%d", n/2), names[n%2]))
 		}

@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -68,11 +67,10 @@ type Options struct {
 }
 
 type Controller struct {
-	o           Options
-	driver      string
-	client      kubernetes.Interface
-	resourceAPI resourcev1.ResourceV1Interface
-	shapes      *pool.Shapes
+	o      Options
+	driver string
+	client kubernetes.Interface
+	shapes *pool.Shapes
 
 	slices, classes cache.SharedIndexInformer
 	nodes           *nodes
@@ -106,15 +104,15 @@ type task struct{ node string }
 // New returns a controller of the driver's classes and labels. It makes no request yet.
 func New(driver string, client kubernetes.Interface, o Options) *Controller {
 	c := &Controller{
-		o: o, driver: driver, client: client, resourceAPI: client.ResourceV1(), shapes: &pool.Shapes{},
+		o: o, driver: driver, client: client, shapes: &pool.Shapes{},
 		demandDirty: make(chan struct{}, 1),
 	}
 	c.slices = read.SliceInformer(client, driver, c.shapes)
-	c.classes = read.Informer(c.client, c.resourceAPI.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
+	c.classes = read.Informer(c.client, c.client.ResourceV1().DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.Auto)
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
 	if o.Budgets != nil {
-		c.budgets = newBudgets(driver, o.Budgets, c.resourceAPI, c)
+		c.budgets = newBudgets(driver, o.Budgets, c.client.ResourceV1(), c)
 		c.budgets.path = o.ReviewPath
 	}
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
@@ -257,7 +255,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 func (c *Controller) readsNodes() bool { return c.o.LabelNodes || c.o.Waiting }
 
 func (c *Controller) newLeading() *leading {
-	claims := c.resourceAPI.ResourceClaims(metav1.NamespaceAll)
+	claims := c.client.ResourceV1().ResourceClaims(metav1.NamespaceAll)
 	trim := trimClaim
 	if c.o.Waiting {
 		trim = trimWaiting
@@ -273,7 +271,7 @@ func (c *Controller) newLeading() *leading {
 	}
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view,
-		existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(), resourceAPI: c.resourceAPI, client: c.client, resources: &c.resources,
+		existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(), client: c.client, resources: &c.resources,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 	}
 	l.labeller = &labeller{

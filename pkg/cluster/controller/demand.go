@@ -27,6 +27,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -64,7 +65,7 @@ type demandKeeper struct {
 }
 
 func (c *Controller) newDemandKeeper(l *leading) *demandKeeper {
-	templates, pods := c.resourceAPI.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
+	templates, pods := c.client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
 	return &demandKeeper{
 		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, most: c.o.MaxServingNodes, events: c.o.Events, server: &c.view.server, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: l.claims,
 		templates: read.Informer(c.client, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
@@ -106,7 +107,7 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 		k.holdings.Replace(was, is, k.driver)
 		before, _ := was.(*corev1.Pod)
 		pod, _ := is.(*corev1.Pod)
-		begins := pod != nil && unscheduled(pod) && (before == nil || !unscheduled(before))
+		begins := pod != nil && waiting.SaidOf(pod).Tried && (before == nil || !waiting.SaidOf(before).Tried)
 		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) || begins {
 			trigger(k.dirty)
 		}

@@ -6,7 +6,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,9 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -27,21 +23,18 @@ import (
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// unscheduled reports whether the scheduler could not place the pod.
-func unscheduled(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	})
-}
-
-// podKind are pods without a node that ask for the same, and may run on the same nodes.
+// podKind are pods that wait, ask for the same, and may run on the same nodes.
 type podKind struct {
-	pod         *corev1.Pod
-	asks        []objects.Ask
-	unscheduled bool
+	pod *corev1.Pod
+	// allocated are its claims that have devices already.
+	allocated []*resourceapi.ResourceClaim
+	asks      []objects.Ask
+	// tried means that the scheduler found no node for one of them.
+	tried bool
 }
 
 // manyKinds is the number of kinds of pods whose nodes are found, and manyNodes limits the nodes that are looked at for them.
@@ -54,14 +47,17 @@ func (k *demandKeeper) podKinds() []*podKind {
 	all := map[string]*podKind{}
 	for _, o := range k.pods.GetIndexer().List() {
 		pod, ok := o.(*corev1.Pod)
-		if !ok {
+		if !ok || !waiting.Waits(pod) {
 			continue
 		}
-		one := &podKind{pod: pod, asks: objects.AsksOf(pod, k.driver), unscheduled: unscheduled(pod)}
-		for _, name := range claimNames(pod) {
-			found, exists, _ := k.claims.GetIndexer().GetByKey(cache.NewObjectName(pod.Namespace, name).String())
-			if claim, ok := found.(*resourceapi.ResourceClaim); exists && ok && claim.Status.Allocation == nil {
-				one.asks = append(one.asks, objects.AsksOf(claim, k.driver)...)
+		one := &podKind{pod: pod, asks: objects.AsksOf(pod, k.driver), tried: waiting.SaidOf(pod).Tried}
+		for _, ref := range waiting.References(pod, k) {
+			switch {
+			case ref.Claim == nil:
+			case ref.Claim.Status.Allocation != nil:
+				one.allocated = append(one.allocated, ref.Claim)
+			default:
+				one.asks = append(one.asks, objects.AsksOf(ref.Claim, k.driver)...)
 			}
 		}
 		if len(one.asks) == 0 {
@@ -71,11 +67,11 @@ func (k *demandKeeper) podKinds() []*podKind {
 		if known := all[key]; known == nil {
 			all[key] = one
 		} else {
-			known.unscheduled = known.unscheduled || one.unscheduled
+			known.tried = known.tried || one.tried
 		}
 	}
 	rank := func(one *podKind) int {
-		if one.unscheduled {
+		if one.tried {
 			return 0
 		}
 		return 1
@@ -92,26 +88,35 @@ func (k *demandKeeper) podKinds() []*podKind {
 
 // key is equal for pods of one kind.
 func (k *podKind) key() string {
-	of := corev1.PodSpec{NodeSelector: k.pod.Spec.NodeSelector, Affinity: k.pod.Spec.Affinity, Tolerations: k.pod.Spec.Tolerations}
-	encoded, _ := json.Marshal(of) // A decoded object always encodes.
-	return fmt.Sprintf("%v %s", k.asks, encoded)
+	out := fmt.Sprintf("%v %d", k.asks, waiting.NodesKey(k.pod))
+	for _, c := range k.allocated {
+		out += " " + string(c.UID)
+	}
+	return out
+}
+
+// Claim implements waiting.Claims.
+func (k *demandKeeper) Claim(namespace, name string) *resourceapi.ResourceClaim {
+	found, _, _ := k.claims.GetIndexer().GetByKey(cache.NewObjectName(namespace, name).String()) // Reading the cache cannot fail.
+	claim, _ := found.(*resourceapi.ResourceClaim)
+	return claim
 }
 
 // waiting returns the pods without a node, by what they wait for.
 func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
 	out := map[string]demand.Waiting{}
-	pools := k.nodes.possible()
+	pools, classes := k.nodes.possible(), waiting.NewClasses(k.driver, c.Classes)
 	most := min(manyKinds, max(manyNodes/max(len(pools), 1), 1))
 	for i, one := range k.podKinds() {
 		var admitted map[string]bool
 		if i < most {
-			admitted = k.admits(one.pod, pools)
+			admitted = k.admits(one, classes, pools)
 		}
 		for _, a := range one.asks {
 			c.Asked = []objects.Ask{a}
 			for _, what := range c.Demand(k.selectors.Read) {
 				w := out[what]
-				w.Unscheduled = w.Unscheduled || one.unscheduled
+				w.Unscheduled = w.Unscheduled || one.tried
 				if i < most {
 					if may := k.mayRun(ctx, admitted, what, c.Expressions(a), pools); len(may) < len(pools) {
 						w.Nodes = append(w.Nodes, may)
@@ -144,13 +149,13 @@ func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, wha
 	return out
 }
 
-// admits returns the nodes on which a pod may run by its node selector, affinity and tolerations. An unreadable part excludes no
-// node.
-func (k *demandKeeper) admits(pod *corev1.Pod, pools []pool.Pool) map[string]bool {
-	out := map[string]bool{}
-	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+// admits returns the nodes on which a pod may run, apart from its devices. A node that is unknown or too large to judge is among them.
+func (k *demandKeeper) admits(one *podKind, classes waiting.Classes, pools []pool.Pool) map[string]bool {
+	out, served := map[string]bool{}, classes.Served(one.pod)
 	for _, p := range pools {
-		if k.admitsOn(p.Node, pod, affinity) {
+		found, _, _ := k.machines.GetByKey(p.Node) // Reading the cache cannot fail.
+		node, ok := found.(*corev1.Node)
+		if !ok || bounded.TooLarge(node) || waiting.Excluded(node, one.pod, one.allocated, served) == "" {
 			out[p.Node] = true
 		}
 	}
@@ -176,40 +181,6 @@ func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string,
 		}
 	}
 	return false
-}
-
-// admitsOn reports whether a pod may run on a node, apart from its devices.
-func (k *demandKeeper) admitsOn(name string, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
-	found, exists, _ := k.machines.GetByKey(name)
-	node, ok := found.(*corev1.Node)
-	if !exists || !ok || bounded.TooLarge(node) {
-		return true
-	}
-	if matches, err := affinity.Match(node); err == nil && !matches {
-		return false
-	}
-	taints := node.Spec.Taints
-	if node.Spec.Unschedulable {
-		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
-	}
-	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
-	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, taints, pod.Spec.Tolerations, hard, true)
-	return !untolerated
-}
-
-// claimNames returns the claims of a pod that exist.
-func claimNames(pod *corev1.Pod) (out []string) {
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimName != nil {
-			out = append(out, *c.ResourceClaimName)
-		}
-	}
-	for _, s := range pod.Status.ResourceClaimStatuses {
-		if s.ResourceClaimName != nil {
-			out = append(out, *s.ResourceClaimName)
-		}
-	}
-	return out
 }
 
 // serves has the profiles that a node can publish, demand.Groups and demand.Shares, and the PCI addresses of its whole GPUs. open means that it

@@ -94,13 +94,13 @@ func TestBudgets_LargeClaims_CostTheirDevices(t *testing.T) {
 
 func TestCluster_LargeClaims_HoldTheirGPUs(t *testing.T) {
 	names := gpusOf(t, "l40s-4")
-	many := waiting("many-classes", request1("gpu.nvidia.com"))
+	many := unallocated("many-classes", request1("gpu.nvidia.com"))
 	for i := range 31 {
 		many.Spec.Devices.Requests = append(many.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprint(i), FirstAvailable: slices.Repeat(
 			[]resourceapi.DeviceSubRequest{{Name: "a", DeviceClassName: strings.Repeat("c", 250)}}, 8)})
 	}
 	at(t, append(machine(t, "l40s-4", "a", 0), class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
-		padded(reserved(holding("one", "a", names[0]))), padded(holding("two", "a", names[1])), padded(waiting("waits", request1("gpu.nvidia.com"))), many,
+		padded(reserved(holding("one", "a", names[0]))), padded(holding("two", "a", names[1])), padded(unallocated("waits", request1("gpu.nvidia.com"))), many,
 	), func(t *testing.T, e *env, c *Controller) {
 		cluster, _ := c.Cluster()
 		kind := pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}

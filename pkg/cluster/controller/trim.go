@@ -38,6 +38,8 @@ func trimClaim(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
+	// The claim of one pod is allocated where that pod runs. Others tie the pods that name them to their nodes.
+	ofPod := metav1.GetControllerOf(claim) != nil
 	claim.ManagedFields, claim.Labels, claim.Annotations, claim.OwnerReferences = nil, nil, nil, nil
 	claim.Spec.Devices.Config, claim.Spec.Devices.Constraints = nil, nil
 	claim.Status.Devices = nil
@@ -47,7 +49,9 @@ func trimClaim(object any) (any, error) {
 		}
 	}
 	if a := claim.Status.Allocation; a != nil {
-		a.Devices.Config, a.NodeSelector = nil, nil
+		if a.Devices.Config = nil; ofPod {
+			a.NodeSelector = nil
+		}
 	}
 	return claim, nil
 }
@@ -74,9 +78,13 @@ func trimPod(object any) (any, error) {
 		return out
 	}
 	out := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+		},
 		Spec: corev1.PodSpec{
-			InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers), ResourceClaims: pod.Spec.ResourceClaims,
+			SchedulingGates: pod.Spec.SchedulingGates,
+			InitContainers:  limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers), ResourceClaims: pod.Spec.ResourceClaims,
 			NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations,
 		},
 		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},

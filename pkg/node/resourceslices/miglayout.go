@@ -21,9 +21,6 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// MIGLayoutAttribute is the attribute of a whole GPU with the name of its MIGLayout.
-const MIGLayoutAttribute resourceapi.QualifiedName = "migLayout"
-
 // MIGLayout describes the partitions of equal GPUs. It has the counters of a GPU without claims, and a partition of each
 // profile that the node's settings publish. Nodes publish the name of each GPU's layout, so that one node can publish the
 // partitions for all others.

@@ -6,8 +6,6 @@ package metrics
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"

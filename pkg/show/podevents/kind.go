@@ -18,13 +18,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/unclaimed"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/show/why"
 )
 
@@ -48,21 +47,8 @@ type cachedKey struct {
 	key      uint64
 }
 
-// since returns the time from which a pod waits for its devices, and false if it does not yet.
-func since(pod *corev1.Pod) (time.Time, bool) {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || !waits(pod) {
-		return time.Time{}, false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
-			return c.LastTransitionTime.Time, true
-		}
-	}
-	return pod.CreationTimestamp.Time, true
-}
-
-// unclaimedPod reports whether a pod with a node has extended resources for which its status names no claim.
-func unclaimedPod(pod *corev1.Pod) bool { return len(unclaimed.Of(pod)) > 0 }
+// lacks reports whether a pod with a node has extended resources for which its status names no claim.
+func lacks(pod *corev1.Pod) bool { return len(waiting.Unclaimed(pod)) > 0 }
 
 // without returns the pods with a node that lack devices of the driver, as of the last refresh.
 func (k *Keeper) without(now time.Time) []*corev1.Pod {
@@ -85,9 +71,9 @@ func (k *Keeper) without(now time.Time) []*corev1.Pod {
 	for _, n := range objects.Nodes {
 		nodes[n.Name] = n
 	}
-	classes := unclaimed.NewClasses(k.o.Driver, objects.Classes)
+	classes := waiting.NewClasses(k.o.Driver, objects.Classes)
 	for _, pod := range bound {
-		if missing, _ := classes.Split(pod, nodes[pod.Spec.NodeName]); len(missing) > 0 {
+		if missing, _ := classes.Lacks(pod, nodes[pod.Spec.NodeName]); len(missing) > 0 {
 			k.lacking = append(k.lacking, pod)
 		}
 	}
@@ -100,11 +86,10 @@ func (k *Keeper) group(now time.Time) {
 		one.pods = nil
 	}
 	keys, spaces := map[types.UID]cachedKey{}, map[string]bool{}
-	waiting := slices.DeleteFunc(read.All[*corev1.Pod](k.pods.GetStore()), func(pod *corev1.Pod) bool {
-		at, waits := since(pod)
-		return !waits || now.Sub(at) < Patience
+	long := slices.DeleteFunc(read.All[*corev1.Pod](k.pods.GetStore()), func(pod *corev1.Pod) bool {
+		return !waiting.Waits(pod) || now.Sub(waiting.SaidOf(pod).At) < Patience
 	})
-	for _, pod := range append(waiting, k.without(now)...) {
+	for _, pod := range append(long, k.without(now)...) {
 		key := k.keyOf(pod)
 		keys[pod.UID], spaces[pod.Namespace] = key, true
 		one := k.kinds[key.key]
@@ -145,15 +130,15 @@ func (k *Keeper) group(now time.Time) {
 
 var seed = maphash.MakeSeed()
 
-// keyOf returns a number that is equal for pods of one kind.
+// keyOf returns a number that is equal for pods of one kind: those that are alike in a namespace, of which the scheduler says the
+// same, and whose claims are in the same state.
 func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	versions := pod.ResourceVersion
-	var claims []*resourceapi.ResourceClaim
-	for i := range pod.Spec.ResourceClaims {
-		claim := k.claimOf(pod, &pod.Spec.ResourceClaims[i])
-		claims = append(claims, claim)
-		if claim != nil {
-			versions += " " + string(claim.UID) + " " + claim.ResourceVersion
+	refs := waiting.References(pod, k.cluster)
+	claims := make([]*resourceapi.ResourceClaim, len(refs))
+	for i, ref := range refs {
+		if claims[i] = ref.Claim; ref.Claim != nil {
+			versions += " " + string(ref.Claim.UID) + " " + ref.Claim.ResourceVersion
 		} else {
 			versions += " -"
 		}
@@ -167,50 +152,35 @@ func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	}
 	var h maphash.Hash
 	h.SetSeed(seed)
-	add := func(part []byte, _ error) { // A decoded object always encodes.
-		fmt.Fprintf(&h, "%d ", len(part))
-		_, _ = h.Write(part)
+	add := func(part any) {
+		text := fmt.Sprint(part)
+		fmt.Fprintf(&h, "%d %s", len(text), text)
 	}
-	add([]byte(pod.Namespace), nil)
-	add(pod.Spec.Marshal())
-	for _, c := range pod.Status.Conditions {
-		add([]byte(form(c.Message)), nil)
-	}
-	add([]byte(fmt.Sprint(unclaimed.Of(pod))), nil)
-	for i, claim := range claims {
-		if claim == nil {
-			add(nil, nil)
-			continue
+	add(waiting.Key(pod, claims))
+	add(pod.Namespace)
+	add(pod.Spec.NodeName)
+	add(form(waiting.SaidOf(pod).Message))
+	add(waiting.Unclaimed(pod))
+	for i, ref := range refs {
+		add(claims[i] == nil)
+		add(ref.Template())
+		if ref.ResourceClaimTemplateName == nil {
+			add(ref.Name)
 		}
-		add(claim.Spec.Marshal())
-		add(claim.Status.Marshal())
-		add([]byte(fmt.Sprint(claim.DeletionTimestamp != nil)), nil)
-		if pod.Spec.ResourceClaims[i].ResourceClaimTemplateName == nil {
-			add([]byte(claim.Name), nil)
+		if claims[i] != nil {
+			status, _ := claims[i].Status.Marshal() // A decoded object always encodes.
+			add(string(status))
+			add(claims[i].DeletionTimestamp != nil)
 		}
 	}
 	for _, e := range refusals {
-		add([]byte(form(strings.ReplaceAll(e.Message, quoted(pod.Name), ""))), nil)
+		add(form(strings.ReplaceAll(e.Message, quoted(pod.Name), "")))
 	}
 	return cachedKey{versions, h.Sum64()}
 }
 
 // quoted is the beginning of a pod's generated claims in an error.
 func quoted(pod string) string { return `"` + pod + "-" }
-
-// claimOf returns the claim for a reference, or nil if there is none yet.
-func (k *Keeper) claimOf(pod *corev1.Pod, ref *corev1.PodResourceClaim) *resourceapi.ResourceClaim {
-	name := ptr.Deref(ref.ResourceClaimName, "")
-	for _, s := range pod.Status.ResourceClaimStatuses {
-		if s.Name == ref.Name && ref.ResourceClaimTemplateName != nil {
-			name = ptr.Deref(s.ResourceClaimName, "")
-		}
-	}
-	if name == "" {
-		return nil
-	}
-	return k.cluster.Claim(pod.Namespace, name)
-}
 
 // refusals returns the Events about refused claims of a pod, by name.
 func (k *Keeper) refusals(pod *corev1.Pod) (out []*corev1.Event) {
@@ -272,15 +242,14 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 	}
 	one.text = Text(answer, aside)
 	if answer.Result == why.Fits && len(answer.Reasons) == 0 {
-		if first, _ := since(pod); now.Sub(first) < trust {
+		if now.Sub(waiting.SaidOf(pod).At) < trust {
 			one.text = "" // The scheduler takes the devices in a moment.
 		}
 		k.wake(ctx, one, now)
 	}
-	for i := range pod.Spec.ResourceClaims {
-		ref := &pod.Spec.ResourceClaims[i]
-		if claim := k.claimOf(pod, ref); claim != nil && ref.ResourceClaimTemplateName != nil {
-			one.text = strings.ReplaceAll(one.text, claim.Name, ref.Name) // The generated name is of one pod.
+	for _, ref := range waiting.References(pod, k.cluster) {
+		if ref.Claim != nil && ref.ResourceClaimTemplateName != nil {
+			one.text = strings.ReplaceAll(one.text, ref.Claim.Name, ref.PodResourceClaim.Name) // The generated name is of one pod.
 		}
 	}
 	// Selectors in it can be long. The Event has its first part only.
@@ -324,15 +293,14 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		}
 		return answer, nil, nil
 	}
-	about := subject{pod: pod, driver: k.o.Driver, classes: objects.Classes}
+	about := subject{Classes: waiting.NewClasses(k.o.Driver, objects.Classes)}
 	c := &why.Cluster{Slices: objects.Slices, Classes: objects.Classes, Events: k.refusals(pod)}
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()
 	}
 	replaced := map[types.NamespacedName]*resourceapi.ResourceClaim{}
-	for i := range pod.Spec.ResourceClaims {
-		ref := &pod.Spec.ResourceClaims[i]
-		claim := k.claimOf(pod, ref)
+	for _, ref := range waiting.References(pod, k.cluster) {
+		claim := ref.Claim
 		switch {
 		case claim != nil && claim.Status.Allocation != nil:
 			whole, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
@@ -344,7 +312,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		case claim != nil:
 			claim = about.reduce(claim)
 		case ref.ResourceClaimTemplateName != nil:
-			t, err := k.template(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}, now)
+			t, err := k.template(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: ref.Template()}, now)
 			if err != nil {
 				return none, nil, err
 			}
@@ -359,7 +327,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		}
 		replaced[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = claim
 	}
-	about.resources()
+	about.ours = about.ours || slices.ContainsFunc(waiting.Resources(pod), about.OursByResource)
 	if !about.ours && !unknown(pod, replaced) {
 		return none, nil, nil
 	}
@@ -387,7 +355,7 @@ func unknown(pod *corev1.Pod, claims map[types.NamespacedName]*resourceapi.Resou
 			return true
 		}
 	}
-	return bounded.TooLarge(pod) && !asks(&pod.Spec)
+	return bounded.TooLarge(pod) && len(pod.Spec.ResourceClaims)+len(waiting.Resources(pod)) == 0
 }
 
 // template reads a template, or returns nil if there is none.
@@ -428,34 +396,15 @@ func (k *Keeper) taintRules(ctx context.Context, now time.Time) rules {
 // subject knows which parts of a pod ask for devices of the driver. The leader knows the slices of this driver only, so the
 // requests for other drivers are left out, and named in aside.
 type subject struct {
-	pod     *corev1.Pod
-	driver  string
-	classes []*resourceapi.DeviceClass
-
+	waiting.Classes
 	ours  bool
 	aside []string
-}
-
-// of reports whether a class selects devices of the driver. A class that does not exist, or is too large to judge, counts if it is
-// named like this driver's classes.
-func (s *subject) of(name string) bool {
-	for _, class := range s.classes {
-		if class.Name == name && !bounded.TooLarge(class) {
-			return s.selects(class)
-		}
-	}
-	domain := strings.TrimPrefix(s.driver, "gpu.")
-	return strings.HasSuffix(name, domain) || strings.HasPrefix(name, s.driver)
-}
-
-func (s *subject) selects(class *resourceapi.DeviceClass) bool {
-	return selector.Concern(class.Spec.Selectors, s.driver)
 }
 
 // found notes whether requests are for this driver.
 func (s *subject) found(devices resourceapi.DeviceClaim) {
 	for q := range selector.Requests(devices.Requests) {
-		s.ours = s.ours || s.of(q.DeviceClassName)
+		s.ours = s.ours || s.Ours(q.DeviceClassName)
 	}
 }
 
@@ -472,7 +421,7 @@ func (s *subject) reduceSpec(spec resourceapi.ResourceClaimSpec) resourceapi.Res
 	spec.Devices.Requests = slices.DeleteFunc(slices.Clone(spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
 		other := false
 		for q := range selector.Requests([]resourceapi.DeviceRequest{r}) {
-			other = other || !s.of(q.DeviceClassName)
+			other = other || !s.Ours(q.DeviceClassName)
 		}
 		if other {
 			others = append(others, r.Name)
@@ -494,28 +443,4 @@ func (s *subject) reduceSpec(spec resourceapi.ResourceClaimSpec) resourceapi.Res
 	})
 	spec.Devices.Config = slices.DeleteFunc(slices.Clone(spec.Devices.Config), func(c resourceapi.DeviceClaimConfiguration) bool { return names(c.Requests) })
 	return spec
-}
-
-// resources notes whether the pod asks for the driver's devices by an extended resource.
-func (s *subject) resources() {
-	resources := selector.ResourcesOf(s.classes)
-	for _, all := range [][]corev1.Container{s.pod.Spec.InitContainers, s.pod.Spec.Containers} {
-		for _, c := range all {
-			for name := range c.Resources.Limits {
-				s.ours = s.ours || s.serves(resources, name)
-			}
-		}
-	}
-}
-
-// serves reports whether a class of the driver serves an extended resource. One without a class counts if it is named like
-// this driver's.
-func (s *subject) serves(resources selector.Resources, name corev1.ResourceName) bool {
-	if class := resources.Class(name); class != nil {
-		return s.selects(class)
-	}
-	if class, ok := strings.CutPrefix(string(name), resourceapi.ResourceDeviceClassPrefix); ok {
-		return s.of(class)
-	}
-	return strings.HasPrefix(string(name), strings.TrimPrefix(s.driver, "gpu.")+"/")
 }

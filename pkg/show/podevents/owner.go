@@ -6,6 +6,7 @@ package podevents
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/show/why"
 )
 
@@ -126,21 +128,20 @@ func (k *Keeper) readOwner(ctx context.Context, o *owner, e *corev1.Event, now t
 // wants reports whether a pod that does not exist asks for devices of the driver.
 func (k *Keeper) wants(ctx context.Context, pod *corev1.Pod, now time.Time) (bool, error) {
 	objects, ok := k.cluster.Objects()
-	if !ok || !asks(&pod.Spec) {
+	if !ok || !waiting.Asks(pod) {
 		return false, nil
 	}
-	about := subject{pod: pod, driver: k.o.Driver, classes: objects.Classes}
-	about.resources()
-	for i := range pod.Spec.ResourceClaims {
-		ref := &pod.Spec.ResourceClaims[i]
+	about := subject{Classes: waiting.NewClasses(k.o.Driver, objects.Classes)}
+	about.ours = slices.ContainsFunc(waiting.Resources(pod), about.OursByResource)
+	for _, ref := range waiting.References(pod, k.cluster) {
 		if ref.ResourceClaimTemplateName == nil {
-			if claim := k.claimOf(pod, ref); claim != nil {
+			if claim := ref.Claim; claim != nil {
 				about.found(claim.Spec.Devices)
 				about.ours = about.ours || bounded.TooLarge(claim)
 			}
 			continue
 		}
-		t, err := k.template(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: *ref.ResourceClaimTemplateName}, now)
+		t, err := k.template(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: ref.Template()}, now)
 		if err != nil {
 			return false, err
 		}

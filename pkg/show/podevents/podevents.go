@@ -111,7 +111,7 @@ func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster
 	k := &Keeper{
 		o: o, cluster: cluster, client: client, dynamic: dynamic, limit: flowcontrol.NewTokenBucketRateLimiter(writes, burst),
 		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
-		bound:   read.PodInformer(client, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed", unclaimedPod, trimBound),
+		bound:   read.PodInformer(client, "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed", lacks, trimBound),
 		refused: read.Informer(client, events, "reason="+claimRefused, &corev1.Event{}, trimEvent),
 		failed:  read.Informer(client, events, "reason="+podRefused, &corev1.Event{}, trimEvent),
 		kinds:   map[uint64]*kind{}, keys: map[types.UID]cachedKey{}, owners: map[types.UID]*owner{}, written: map[types.UID]written{},

@@ -6,7 +6,6 @@ package podevents
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -29,13 +28,10 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/pkg/show/why/whytest"
@@ -809,24 +805,6 @@ func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {
 			got := shortened(text, tail)
 			if len(got) > longest || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\n") || !strings.HasPrefix(got, prefix) || !strings.HasSuffix(got, tail) {
 				t.Errorf("%.20q becomes %d bytes: %q", text, len(got), got)
-			}
-		}
-	}
-}
-
-func TestSubject_RandomClasses_IsOursIfTheSchedulersClassIs(t *testing.T) {
-	for seed := range seedtest.Each(t, 300) {
-		classes := selectortest.Classes(rand.New(rand.NewPCG(seed, 6)))
-		for _, name := range selectortest.Resources(classes) {
-			want := strings.HasPrefix(string(name), "nvidia.com/") || strings.HasSuffix(string(name), ".nvidia.com") // Named like ours.
-			if class := selectortest.Scheduled(classes, name); class != nil {
-				want = selector.Concern(class.Spec.Selectors, slicetest.Driver)
-			}
-			s := subject{driver: slicetest.Driver, classes: classes, pod: &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}},
-			}}}}}
-			if s.resources(); s.ours != want {
-				t.Fatalf("seed %d: a pod with %s is ours: %t, want %t", seed, name, s.ours, want)
 			}
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/cluster/bounded"
-	"gpu-dra-driver/pkg/cluster/unclaimed"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps the
@@ -19,11 +18,10 @@ func trimPod(object any) (any, error) {
 		return object, nil
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
-	spec := trimSpec(&pod.Spec)
-	if !asks(&spec) {
+	if !waiting.Asks(pod) {
 		return out, nil
 	}
-	out.CreationTimestamp, out.DeletionTimestamp, out.Spec = pod.CreationTimestamp, pod.DeletionTimestamp, spec
+	out.CreationTimestamp, out.DeletionTimestamp, out.Spec = pod.CreationTimestamp, pod.DeletionTimestamp, trimSpec(&pod.Spec)
 	out.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, ResourceClaimStatuses: pod.Status.ResourceClaimStatuses, ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
 	}
@@ -61,7 +59,7 @@ func trimContainers(in []corev1.Container) (out []corev1.Container) {
 		one := corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Claims: c.Resources.Claims}}
 		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 			for name, n := range list {
-				if unclaimed.Extended(name) {
+				if waiting.Extended(name) {
 					if one.Resources.Limits == nil {
 						one.Resources.Limits = corev1.ResourceList{}
 					}
@@ -72,24 +70,6 @@ func trimContainers(in []corev1.Container) (out []corev1.Container) {
 		out = append(out, one)
 	}
 	return out
-}
-
-// waits reports whether a pod of the cache asks for devices. One that is too large to judge may do so.
-func waits(pod *corev1.Pod) bool { return asks(&pod.Spec) || bounded.TooLarge(pod) }
-
-// asks reports whether a trimmed pod has claims or resources that devices could serve.
-func asks(spec *corev1.PodSpec) bool {
-	if len(spec.ResourceClaims) > 0 {
-		return true
-	}
-	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for _, c := range all {
-			if len(c.Resources.Limits) > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // trimEvent keeps the object, the message and the times of an Event.

@@ -6,7 +6,6 @@ package preempt
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,10 +20,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/show/pack"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -45,28 +44,28 @@ func (k *Keeper) step(ctx context.Context, now time.Time) {
 		return // It knows the cluster in a moment.
 	}
 	pods := read.All[*corev1.Pod](k.pods.GetStore())
-	waiting := k.waiting(pods, now)
+	queue := k.queued(pods, now)
 	k.sweep(ctx, now)
-	k.follow(ctx, objects, pods, waiting, now)
+	k.follow(ctx, objects, pods, queue, now)
 	if node := k.reserved(objects); node != "" {
-		k.proceed(ctx, objects, pods, k.complete(objects, waiting, now), node, now)
+		k.proceed(ctx, objects, pods, k.complete(objects, queue, now), node, now)
 		return
 	}
 	lowest, found := lowestPriority(pods)
 	due := func(w waiter) bool {
 		return found && now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && pack.Priority(w.pod) > lowest && k.may(w.pod, now)
 	}
-	if !slices.ContainsFunc(waiting, due) {
+	if !slices.ContainsFunc(queue, due) {
 		return
 	}
-	waiting = k.complete(objects, waiting, now)
-	for i, w := range waiting {
+	queue = k.complete(objects, queue, now)
+	for i, w := range queue {
 		switch {
 		case !due(w):
 		case now.Before(k.alike[w.key]):
 			k.due[w.pod.UID] = k.alike[w.key]
 		default:
-			k.serve(ctx, objects, pods, w, waiting[:i], now)
+			k.serve(ctx, objects, pods, w, queue[:i], now)
 			return
 		}
 	}
@@ -82,18 +81,19 @@ func lowestPriority(pods []*corev1.Pod) (lowest int32, found bool) {
 	return lowest, found
 }
 
-var seed = maphash.MakeSeed()
-
-// waiting returns the pods that the scheduler found no node for, in its order, and forgets others.
-func (k *Keeper) waiting(pods []*corev1.Pod, now time.Time) (out []waiter) {
+// queued returns the pods that the scheduler found no node for, in its order, and forgets others.
+func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 	live := sets.New[types.UID]()
 	for _, pod := range pods {
-		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 ||
-			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" || !asks(pod) {
+		if !waiting.Waits(pod) {
 			continue
 		}
 		live.Insert(pod.UID)
-		out = append(out, waiter{pod: pod, since: since(pod, now)})
+		w := waiter{pod: pod, since: now}
+		if said := waiting.SaidOf(pod); said.Tried {
+			w.since = said.At
+		}
+		out = append(out, w)
 	}
 	for id := range k.due {
 		if !live.Has(id) {
@@ -117,22 +117,15 @@ func (k *Keeper) waiting(pods []*corev1.Pod, now time.Time) (out []waiter) {
 }
 
 // complete adds the claims of pods, and returns those that wait for devices of the driver only.
-func (k *Keeper) complete(objects controller.Objects, waiting []waiter, now time.Time) (out []waiter) {
-	claims := map[types.NamespacedName]*resourceapi.ResourceClaim{}
-	for _, c := range objects.Claims {
-		claims[ask.NameOf(c)] = c
-	}
-	ours := map[string]bool{}
-	for _, class := range objects.Classes {
-		ours[class.Name] = selector.Concern(class.Spec.Selectors, k.o.Driver)
-	}
-	for _, w := range waiting {
+func (k *Keeper) complete(objects controller.Objects, all []waiter, now time.Time) (out []waiter) {
+	claims, classes := waiting.Index(objects.Claims), waiting.NewClasses(k.o.Driver, objects.Classes)
+	for _, w := range all {
 		w.goal = goalOf(objects, w.pod, claims, now)
-		w.key = keyOf(w.pod, w.goal.Claims)
+		w.key = waiting.Key(w.pod, w.goal.Claims)
 		known := w.goal.Needs.Complete()
 		for _, c := range w.goal.Claims {
 			for q := range selector.Requests(c.Spec.Devices.Requests) {
-				known = known && ours[q.DeviceClassName] // The slices of other drivers are not known here.
+				known = known && classes.Selects(q.DeviceClassName) // The slices of other drivers are not known here.
 			}
 		}
 		if known {
@@ -142,49 +135,16 @@ func (k *Keeper) complete(objects controller.Objects, waiting []waiter, now time
 	return out
 }
 
-// since is when the scheduler found no node for a pod, or now if it did not try yet.
-func since(pod *corev1.Pod, now time.Time) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return now
-}
-
 // goalOf finds the claims of a pod.
-func goalOf(objects controller.Objects, pod *corev1.Pod, claims map[types.NamespacedName]*resourceapi.ResourceClaim, now time.Time) pack.Goal {
+func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, now time.Time) pack.Goal {
 	c := why.Cluster{Classes: objects.Classes, Unread: why.Unread{Templates: true}}
-	add := func(name *string) {
-		if one := claims[types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(name, "")}]; one != nil {
-			c.Claims = append(c.Claims, one)
+	for _, ref := range waiting.References(pod, claims) {
+		if ref.Claim != nil {
+			c.Claims = append(c.Claims, ref.Claim)
 		}
-	}
-	for _, ref := range pod.Spec.ResourceClaims {
-		add(ref.ResourceClaimName)
-	}
-	for _, s := range pod.Status.ResourceClaimStatuses {
-		add(s.ResourceClaimName)
 	}
 	needs := c.Needs(why.Subject{Pod: pod}, now)
 	return pack.Goal{Text: why.Subject{Pod: pod}.String(), Claims: needs.Waiting(), Pod: pod, Needs: needs}
-}
-
-// keyOf returns a number that is equal for pods that ask for the same.
-func keyOf(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) uint64 {
-	var h maphash.Hash
-	h.SetSeed(seed)
-	s := corev1.PodSpec{
-		Priority: pod.Spec.Priority, NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
-		Containers: pod.Spec.Containers, InitContainers: pod.Spec.InitContainers, PreemptionPolicy: pod.Spec.PreemptionPolicy,
-	}
-	encoded, _ := s.Marshal() // A decoded object always encodes.
-	_, _ = h.Write(encoded)
-	for _, c := range claims {
-		encoded, _ := c.Spec.Marshal()
-		_, _ = h.Write(encoded)
-	}
-	return h.Sum64()
 }
 
 // may reports whether a pod may preempt at all.
@@ -215,7 +175,7 @@ func (k *Keeper) servedOn(pod *corev1.Pod) string {
 }
 
 // follow forgets evictions whose pod runs or whose time is up, and wakes the scheduler if a pod still waits.
-func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, waiting []waiter, now time.Time) {
+func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, queue []waiter, now time.Time) {
 	if len(k.evictions) == 0 {
 		return
 	}
@@ -230,7 +190,7 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		}
 	}
 	for node, e := range k.evictions {
-		needless := !slices.ContainsFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod })
+		needless := !slices.ContainsFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
 		if e.victims == nil {
 			k.await(ctx, node, e, needless, now)
 			continue
@@ -267,7 +227,7 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 			}
 		}
 	}
-	if err := k.finish(ctx, waiting, now); err != nil && ctx.Err() == nil {
+	if err := k.finish(ctx, queue, now); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it")
 	}
 }
@@ -316,12 +276,12 @@ func (k *Keeper) reserved(objects controller.Objects) string {
 
 // proceed evicts the victims for whose GPUs a reservation holds. It searches them again, because others could take devices
 // before.
-func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, waiting []waiter, node string, now time.Time) {
+func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, queue []waiter, node string, now time.Time) {
 	e := k.evictions[node]
-	at := slices.IndexFunc(waiting, func(w waiter) bool { return w.pod.UID == e.pod })
+	at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
 	if at >= 0 {
-		w := waiting[at]
-		answer, ok := k.search(ctx, objects, pods, w, waiting[:at], pack.Rules{}, k.reservedNode(node), e.reservation.gpus, now)
+		w := queue[at]
+		answer, ok := k.search(ctx, objects, pods, w, queue[:at], pack.Rules{}, k.reservedNode(node), e.reservation.gpus, now)
 		if ok && answer.Verdict == pack.Evict && sets.New(e.reservation.gpus...).HasAll(answer.GPUs...) {
 			k.try(ctx, w.pod, answer, false, now)
 		}
@@ -452,12 +412,9 @@ func everywhere(w waiter, nodes []*corev1.Node) bool {
 			usable++
 		}
 	}
-	for _, c := range w.pod.Status.Conditions {
-		found := lacking.FindStringSubmatch(c.Message)
-		if c.Type == corev1.PodScheduled && found != nil {
-			count, err := strconv.Atoi(found[1])
-			return err == nil && count == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
-		}
+	if found := lacking.FindStringSubmatch(waiting.SaidOf(w.pod).Message); found != nil {
+		count, err := strconv.Atoi(found[1])
+		return err == nil && count == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
 	}
 	return false
 }

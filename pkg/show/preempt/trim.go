@@ -5,7 +5,6 @@ package preempt
 
 import (
 	"bytes"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,23 +72,6 @@ func trimContainers(in []corev1.Container) (out []corev1.Container) {
 		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: c.Resources, Ports: c.Ports})
 	}
 	return out
-}
-
-// asks reports whether a pod asks for devices: by claims, or by resources with a domain.
-func asks(pod *corev1.Pod) bool {
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return true
-	}
-	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for _, c := range all {
-			for name := range c.Resources.Limits {
-				if strings.Contains(string(name), "/") {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 // trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's reservations.

@@ -22,7 +22,7 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
-	"gpu-dra-driver/pkg/cluster/unclaimed"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
@@ -201,20 +201,20 @@ func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[s
 	for i := range d.Classes {
 		all = append(all, &d.Classes[i])
 	}
-	classes := unclaimed.NewClasses(d.Driver, all)
+	classes := waiting.NewClasses(d.Driver, all)
 	for i := range d.Pods {
 		pod := &d.Pods[i]
 		node, exists := core[pod.Spec.NodeName]
 		if !exists || !wanted(node.Name) {
 			continue // Kubernetes deletes the pods of a node that is gone.
 		}
-		missing, unknown := classes.Split(pod, &node)
+		missing, unknown := classes.Lacks(pod, &node)
 		if len(missing) > 0 {
-			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without %s: %s. %s", unclaimed.Names(missing), unclaimed.Cause, unclaimed.Remedy)
+			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without %s: %s. %s", waiting.Names(missing), waiting.LacksCause, waiting.LacksRemedy)
 		}
 		if len(unknown) > 0 {
 			out.add(Unchecked, "pod "+pod.Namespace+"/"+pod.Name, "a device plugin of its node served %s, and is gone. The API does not show whether the pod has a "+
-				"device of it. To be sure, create the pod again", unclaimed.Names(unknown))
+				"device of it. To be sure, create the pod again", waiting.Names(unknown))
 		}
 	}
 }

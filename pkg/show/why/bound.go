@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/pkg/cluster/unclaimed"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // Bound answers about a pod with a node: whether it has devices for its extended resources.
@@ -18,19 +18,19 @@ func (c *Cluster) Bound(pod *corev1.Pod, driver string) Answer {
 	a := Answer{Subject: Subject{Pod: pod}.String(), Result: Settled}
 	name := pod.Spec.NodeName
 	a.Summary = fmt.Sprintf("%s is scheduled to node %s.", a.Subject, name)
-	undecided := func(resources []unclaimed.Resource, because string) Answer {
+	undecided := func(resources []waiting.Resource, because string) Answer {
 		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject, name, unclaimed.Names(resources), because)
+		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject, name, waiting.Names(resources), because)
 		return a
 	}
-	if all := unclaimed.Of(pod); len(all) > 0 && c.Unread.Classes {
+	if all := waiting.Unclaimed(pod); len(all) > 0 && c.Unread.Classes {
 		return undecided(all, "DeviceClasses could not be read")
 	}
 	var node *corev1.Node
 	if i := slices.IndexFunc(c.Nodes, func(n *corev1.Node) bool { return n != nil && n.Name == name }); i >= 0 {
 		node = c.Nodes[i]
 	}
-	missing, unknown := unclaimed.NewClasses(driver, c.Classes).Split(pod, node)
+	missing, unknown := waiting.NewClasses(driver, c.Classes).Lacks(pod, node)
 	switch {
 	case len(missing) > 0:
 		var parts []string
@@ -39,8 +39,8 @@ func (c *Cluster) Bound(pod *corev1.Pod, driver string) Answer {
 		}
 		a.Result = Lacks
 		a.Summary = fmt.Sprintf("%s is on node %s without devices for %s.", a.Subject, name, strings.Join(parts, ", "))
-		a.Reasons = []Reason{{Text: unclaimed.Cause}}
-		a.Change = unclaimed.Remedy
+		a.Reasons = []Reason{{Text: waiting.LacksCause}}
+		a.Change = waiting.LacksRemedy
 	case len(unknown) == 0:
 	case c.Nodes == nil:
 		return undecided(unknown, "nodes could not be read: a device plugin can serve it")

@@ -11,14 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"gpu-dra-driver/pkg/cluster/ask"
-	"gpu-dra-driver/pkg/cluster/bounded"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // excluded says why the scheduler does not consider a node for a pod, apart from devices and resources, or "". pod is nil
@@ -27,36 +25,7 @@ func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 	if bounded.TooLarge(node) {
 		return "its labels and taints are too large to judge"
 	}
-	for _, c := range w.allocated {
-		if selector := c.Status.Allocation.NodeSelector; selector != nil && !ask.Matches(node, nil, nil, selector) {
-			return fmt.Sprintf("claim %s is allocated on other nodes", ask.NameOf(c))
-		}
-	}
-	if pod == nil {
-		return ""
-	}
-	for _, name := range w.extended {
-		if q := node.Status.Allocatable[name]; !q.IsZero() {
-			return fmt.Sprintf("a device plugin serves %s there, not this driver", name)
-		}
-	}
-	if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {
-		return "the pod's node selector " + labels.FormatLabels(pod.Spec.NodeSelector) + " does not match"
-	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil && !ask.Matches(node, nil, nil, required) {
-			return "the pod's node affinity does not match"
-		}
-	}
-	cordon := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, cordon, true) {
-		return "the node is cordoned"
-	}
-	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
-	if t, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, hard, true); found {
-		return fmt.Sprintf("the pod does not tolerate the node's taint %s", strings.TrimSuffix(t.ToString(), ":"))
-	}
-	return ""
+	return waiting.Excluded(node, pod, w.allocated, w.extended)
 }
 
 // schedulingFailed is the reason of the scheduler's Events.
@@ -68,12 +37,7 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 	if pod == nil {
 		return nil
 	}
-	message := ""
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			message = c.Message
-		}
-	}
+	message := waiting.SaidOf(pod).Message
 	if message == "" {
 		for _, e := range events {
 			if e != nil && e.Reason == schedulingFailed {

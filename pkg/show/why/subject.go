@@ -5,7 +5,6 @@ package why
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,12 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // Subject is a pod, or a claim without a pod.
@@ -104,72 +102,48 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 		w.add(s.Claim)
 		return w
 	}
-	byName := map[types.NamespacedName]*resourceapi.ResourceClaim{}
-	for _, one := range c.Claims {
-		if one != nil {
-			byName[ask.NameOf(one)] = one
-		}
-	}
+	claims := waiting.Index(c.Claims)
 	templates := map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}
 	for _, one := range c.Templates {
 		if one != nil {
 			templates[ask.NameOf(one)] = one
 		}
 	}
-	in := func(name string) types.NamespacedName {
-		return types.NamespacedName{Namespace: s.Pod.Namespace, Name: name}
-	}
-	for i := range s.Pod.Spec.ResourceClaims {
-		ref := &s.Pod.Spec.ResourceClaims[i]
-		if ref.ResourceClaimTemplateName == nil {
-			name := ptr.Deref(ref.ResourceClaimName, "")
-			if claim := byName[in(name)]; claim != nil {
-				w.add(claim)
-				continue
-			}
-			w.miss("ResourceClaim %s does not exist in namespace %q; create it", name, s.Pod.Namespace)
+	for _, ref := range waiting.References(s.Pod, claims) {
+		switch {
+		case ref.Foreign != nil:
+			w.miss("ResourceClaim %s belongs to another pod: %v", ref.Name, ref.Foreign)
+			continue
+		case ref.Claim != nil:
+			w.add(ref.Claim)
+			continue
+		case ref.ResourceClaimTemplateName == nil:
+			w.miss("ResourceClaim %s does not exist in namespace %q; create it", ref.Name, s.Pod.Namespace)
 			continue
 		}
-		name, _, err := resourceclaim.Name(s.Pod, ref)
-		if err == nil && name == nil {
-			continue // The pod needs no claim for this reference.
-		}
-		if err == nil {
-			if claim := byName[in(*name)]; claim != nil {
-				if err := resourceclaim.IsForPod(s.Pod, claim, true); err != nil {
-					w.miss("ResourceClaim %s belongs to another pod: %v", *name, err)
-					continue
-				}
-				w.add(claim)
-				continue
-			}
-		}
-		template := templates[in(*ref.ResourceClaimTemplateName)]
+		template := templates[types.NamespacedName{Namespace: s.Pod.Namespace, Name: ref.Template()}]
 		if template == nil && c.Unread.Templates {
-			w.unread = append(w.unread, "ResourceClaimTemplate "+*ref.ResourceClaimTemplateName)
+			w.unread = append(w.unread, "ResourceClaimTemplate "+ref.Template())
 			continue
 		}
 		if template == nil {
-			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
+			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", ref.Template(), s.Pod.Namespace)
 			continue
 		}
 		if bounded.TooLarge(template) {
 			w.large = append(w.large, "ResourceClaimTemplate "+template.Name)
 			continue
 		}
-		if text := c.refusal(s.Pod, ref.Name, now); text != "" {
+		if text := c.refusal(s.Pod, ref.PodResourceClaim.Name, now); text != "" {
 			w.miss("the claim of ResourceClaimTemplate %s could not be created%s", template.Name, text)
 			continue
 		}
 		if s.Pod.UID != "" {
 			w.notes = append(w.notes, fmt.Sprintf("The claim of template %s is not made yet; kube-controller-manager makes it.", template.Name))
 		}
-		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.Name))
+		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.PodResourceClaim.Name))
 	}
-	var extended *resourceapi.ResourceClaim
-	if made := s.Pod.Status.ExtendedResourceClaimStatus; made != nil {
-		extended = byName[in(made.ResourceClaimName)]
-	}
+	extended := waiting.ExtendedClaim(s.Pod, claims)
 	if extended == nil {
 		extended = w.extendedClaim(c, s.Pod)
 	}
@@ -182,7 +156,7 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 func (w *wanted) unnamed(pod *corev1.Pod) {
 	for _, ref := range pod.Spec.ResourceClaims {
 		named := false
-		for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, one := range waiting.Containers(pod) {
 			named = named || slices.ContainsFunc(one.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == ref.Name })
 		}
 		if containers := len(pod.Spec.InitContainers) + len(pod.Spec.Containers); !named && containers > 0 {
@@ -211,7 +185,7 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 			w.unread = append(w.unread, "the DeviceClasses")
 		case partition && c.Unread.Slices:
 			w.unread = append(w.unread, "ResourceSlices")
-		case implicit(name): // No device plugin can serve it.
+		case waiting.Implicit(name): // No device plugin can serve it.
 			w.miss("no DeviceClass serves %s: there is no DeviceClass %s; ask for an existing one",
 				name, strings.TrimPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 		case plugin:
@@ -346,15 +320,15 @@ func (w *wanted) miss(format string, args ...any) {
 func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
 	resources := selector.ResourcesOf(c.Classes)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}
-	for _, name := range extendedResources(pod) {
+	for _, name := range waiting.Resources(pod) {
 		class := resources.Class(name)
 		if class == nil {
-			if strings.HasPrefix(string(name), "nvidia.com/") || implicit(name) {
+			if strings.HasPrefix(string(name), "nvidia.com/") || waiting.Implicit(name) {
 				w.unserved = append(w.unserved, name)
 			}
 			continue
 		}
-		if first := resources.Shadows(class); first != nil && implicit(name) {
+		if first := resources.Shadows(class); first != nil && waiting.Implicit(name) {
 			w.notes = append(w.notes, fmt.Sprintf("the scheduler may not know %s, because DeviceClass %s has the extendedResourceName %s too; remove it from one of the two",
 				name, first.Name, selector.Explicit(class)))
 		}
@@ -367,25 +341,6 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 	return claim
 }
 
-// implicit reports whether a resource is a class's by the name of the class.
-func implicit(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
-}
-
-// extendedResources returns the extended resources in a pod's limits, sorted.
-func extendedResources(pod *corev1.Pod) []corev1.ResourceName {
-	found := map[corev1.ResourceName]bool{}
-	for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for name := range one.Resources.Limits {
-			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.HasSuffix(domain, "kubernetes.io") ||
-				implicit(name) {
-				found[name] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(found))
-}
-
 // perContainer returns the scheduler's requests for a resource: one for each container that keeps running,
 // and what init containers need beyond the containers after them. The names complete the word request.
 func perContainer(pod *corev1.Pod, name corev1.ResourceName, class string) (out []resourceapi.DeviceRequest) {
@@ -395,7 +350,7 @@ func perContainer(pod *corev1.Pod, name corev1.ResourceName, class string) (out 
 		}})
 	}
 	later, extra := int64(0), int64(0)
-	for _, c := range slices.Backward(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)) {
+	for _, c := range slices.Backward(waiting.Containers(pod)) {
 		q := c.Resources.Limits[name]
 		n := q.Value()
 		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package unclaimed
+package waiting
 
 import (
 	"testing"
@@ -69,7 +69,7 @@ func bound(containers []corev1.Container, mapped ...Resource) *corev1.Pod {
 	return p
 }
 
-func TestSplit_Pods_MissingOrUnknown(t *testing.T) {
+func TestLacks_Pods_MissingOrUnknown(t *testing.T) {
 	one := func(limits ...string) []corev1.Container { return []corev1.Container{container("c", limits...)} }
 	with := func(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
 		change(p)
@@ -141,7 +141,7 @@ func TestSplit_Pods_MissingOrUnknown(t *testing.T) {
 		if c.classes == nil {
 			c.classes = classes()
 		}
-		missing, unknown := NewClasses(driver, c.classes).Split(c.pod, c.node)
+		missing, unknown := NewClasses(driver, c.classes).Lacks(c.pod, c.node)
 		if diff := cmp.Diff(c.missing, missing); diff != "" {
 			t.Errorf("%s: missing:\n%s", name, diff)
 		}
@@ -151,9 +151,9 @@ func TestSplit_Pods_MissingOrUnknown(t *testing.T) {
 	}
 }
 
-// TestSplit_TwoClassesOfAResource_TheSchedulersCounts has a class of this driver and one of another for the same resource: the
+// TestLacks_TwoClassesOfAResource_TheSchedulersCounts has a class of this driver and one of another for the same resource: the
 // newer one counts, and of the same age the one whose name is first.
-func TestSplit_TwoClassesOfAResource_TheSchedulersCounts(t *testing.T) {
+func TestLacks_TwoClassesOfAResource_TheSchedulersCounts(t *testing.T) {
 	ours, other := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com"`, gpus), class("a", `device.driver == "a"`, gpus)
 	pod := bound([]corev1.Container{container("c", gpus, "1")})
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestSplit_TwoClassesOfAResource_TheSchedulersCounts(t *testing.T) {
 	}{{1, 2, 0}, {2, 1, 1}, {1, 1, 0}} {
 		ours.CreationTimestamp, other.CreationTimestamp = metav1.Unix(c.ours, 0), metav1.Unix(c.other, 0)
 		for _, all := range [][]*resourceapi.DeviceClass{{ours, other}, {other, ours}} {
-			if missing, unknown := NewClasses(driver, all).Split(pod, &corev1.Node{}); len(missing) != c.missing || len(unknown) != 0 {
+			if missing, unknown := NewClasses(driver, all).Lacks(pod, &corev1.Node{}); len(missing) != c.missing || len(unknown) != 0 {
 				t.Errorf("ages %d and %d: missing %v, unknown %v", c.ours, c.other, missing, unknown)
 			}
 		}
