@@ -236,9 +236,14 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/demand", Test: "TestServing_NodesFillUp_OnlyHoldersStay",
 	},
 	{
-		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/controller/servingnodes.go",
-		Old: "	return !untolerated\n", New: "	_ = untolerated\n	return true\n",
+		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/waiting/node.go",
+		Old: "hard, true); found {", New: "hard, true); found && t.Key == \"\" {",
 		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
+	},
+	{
+		Name: "a pod waits for none once its scheduler fails", File: "pkg/cluster/waiting/waiting.go",
+		Old: "c.Reason != corev1.PodReasonSchedulingGated {", New: "c.Reason == corev1.PodReasonUnschedulable {",
+		Package: "./pkg/cluster/waiting", Test: "TestSaidOf_Conditions_FirstTimeAndMessage",
 	},
 	{
 		Name: "the plugin serves beside another driver of its name", File: "pkg/node/kubeletplugin/plugin.go",
@@ -511,7 +516,7 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/preempt", Test: "TestKeeper_ReservationIsNeedless_Ends",
 	},
 	{
-		Name: "a reservation has no end", File: "pkg/node/resourceslices/reservation.go",
+		Name: "a reservation has no end", File: "pkg/wire/reservation.go",
 		Old: "if change = until; !now.Before(until) {", New: "if change = until; now.IsZero() {",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestCordons_Reservation_EndsWithoutItsWriter",
 	},

@@ -208,7 +208,7 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_CordonsUnknown_PublishesNothing",
 	},
 	{
-		Name: "a cordon with another value counts as none", File: "pkg/node/resourceslices/cordon.go",
+		Name: "a cordon with another value counts as none", File: "pkg/wire/cordon.go",
 		Old: "			effect = resourceapi.DeviceTaintEffectNoSchedule\n", New: "			continue\n",
 		Package: built, Test: "TestParseCordons_Annotations_UnknownValuesCordonToo",
 	},
@@ -235,7 +235,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a monitor is not tainted", File: "pkg/node/resourceslices/device.go",
-		Old: "	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})\n", New: "",
+		Old: "	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})\n", New: "",
 		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
 	},
 	{
