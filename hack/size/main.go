@@ -30,7 +30,7 @@ var ceilingsText string
 // columns is the length of a line, with a tab as four, above which it is long.
 const columns = 120
 
-// The rows of the ceilings that are no wings.
+// The rows of the ceilings beside the wings.
 const longLines, functionFields = "long lines", "function fields"
 
 // size counts a file or a wing.

@@ -52,6 +52,6 @@ func TestParseCeilings_OfTheTree_HasEachWing(t *testing.T) {
 		}
 	}
 	if _, err := parseCeilings("show\tmany"); err == nil {
-		t.Error("a ceiling that is no number was read")
+		t.Error("a word was read as a ceiling")
 	}
 }

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package waiting answers what is to be known about a pod that waits for devices: whether it asks for any, since when, by which
-// claims, with which pods it is alike, on which nodes it may run, and what the scheduler last said.
+// Package waiting answers questions about a pod that waits for devices. Does it ask for any, since when, and by which claims? With which
+// pods is it alike, and on which nodes may it run? What did the scheduler last say?
 //
 // Everything that serves, explains, moves or evicts pods asks here, so that all of it takes the same pods for waiting.
 package waiting
@@ -66,7 +66,7 @@ func Waits(pod *corev1.Pod) bool {
 		(pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "") && Asks(pod)
 }
 
-// Said is what the scheduler last said about a pod that it found no node for.
+// Said has the last words of the scheduler about a pod that it found no node for.
 type Said struct {
 	// Tried means that it has tried. It fails for a reason of the pod (Unschedulable) or of its own (SchedulerError).
 	Tried   bool

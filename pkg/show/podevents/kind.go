@@ -130,8 +130,8 @@ func (k *Keeper) group(now time.Time) {
 
 var seed = maphash.MakeSeed()
 
-// keyOf returns a number that is equal for pods of one kind: those that are alike in a namespace, of which the scheduler says the
-// same, and whose claims are in the same state.
+// keyOf returns a number that is equal for pods of one kind. They are alike, and in one namespace. The scheduler says the same of them,
+// and their claims are in the same state.
 func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	versions := pod.ResourceVersion
 	refs := waiting.References(pod, k.cluster)

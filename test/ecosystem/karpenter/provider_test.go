@@ -63,8 +63,8 @@ func instanceType(t *testing.T, board string, price float64) *cloudprovider.Inst
 	}
 }
 
-// resources are what a provider tells Karpenter of a predicted node. UUIDs are unknown before it runs: partitions of one GPU are bound to each
-// other by an attribute. Monitor devices are left out, because Karpenter knows no taints.
+// resources returns the devices of a predicted node, as a provider reports them. UUIDs are unknown before the node runs, so an attribute
+// binds the partitions of one GPU to each other. Monitor devices are left out, because Karpenter knows no taints.
 func resources(predicted nodetemplate.Template) (out cloudprovider.DynamicResources) {
 	siblings := map[string]*cloudprovider.AttributeBinding{}
 	for _, s := range predicted.Slices {
