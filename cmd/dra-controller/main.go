@@ -194,8 +194,8 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 	return errors.Join(err, m.Add(always{manager.RunnableFunc(certificate.Run)}), m.Add(server))
 }
 
-// webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and sends
-// an object, its old version and their frame. A handshake and a connection take 50 kB.
+// webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and
+// sends an object, its old version and their frame. A handshake and a connection take 50 kB.
 var (
 	webhookLimits = peers.Limits{Connections: 1024, Turns: 16, Body: 4 << 20, Bodies: 32 << 20, Time: 5 * time.Second}
 	otherLimits   = peers.Limits{Connections: 256, Turns: 4, Body: 64 << 10, Bodies: 16 << 20, Time: 10 * time.Second}

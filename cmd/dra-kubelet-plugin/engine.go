@@ -99,8 +99,8 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	return &claims{partitions, shares, slices, limiter, hook, root{hook, g.root}, specs, engine}, nil
 }
 
-// shareFiles lets containers read the files that CDI specs mount, also those of an earlier release, on a node with SELinux.
-// filesystems is as in host.ShareWithContainers.
+// shareFiles lets containers read the files that CDI specs mount, also those of an earlier release, on a node with
+// SELinux. filesystems is as in host.ShareWithContainers.
 func shareFiles(dir, filesystems string) error {
 	err := host.ShareWithContainers(dir, filesystems)
 	if err == nil {
@@ -140,8 +140,8 @@ func noMPS(c flags.Config) string {
 	return "MPS is not enabled on this node (--mps-dir is empty; chart value mps.enabled)"
 }
 
-// hook has the hooks of container edits. It is separate from them: while it cannot be installed, for example because the
-// disk is full, specs are still compared with the kernel.
+// hook has the hooks of container edits. It is separate from them: while it cannot be installed, for example because
+// the disk is full, specs are still compared with the kernel.
 type hook struct {
 	machine *host.Host
 	// sources are their files in the image, by name; dir is the directory where the container runtime finds them.
@@ -175,8 +175,8 @@ func (h *hook) Install(ctx context.Context) error {
 // hookInterval is the interval of checks for the hook, which a restarting container needs without a Prepare.
 const hookInterval = 10 * time.Second
 
-// Run installs the hook, again whenever it was deleted. Publishing need not wait for its copy; Prepare does. It tries the
-// hook until it has run once.
+// Run installs the hook, again whenever it was deleted. Publishing need not wait for its copy; Prepare does. It tries
+// the hook until it has run once.
 func (h *hook) Run(ctx context.Context) {
 	last, ran, problem := "", false, ""
 	wait.UntilWithContext(ctx, func(ctx context.Context) {

@@ -23,8 +23,8 @@ func tuneMemory(environ []string) {
 	}
 }
 
-// freeMemory returns the pages of the binary to the kernel. Most of them are used only while Go's packages and Kubernetes'
-// types initialise. The next use reads them from the page cache.
+// freeMemory returns the pages of the binary to the kernel. Most of them are used only while Go's packages and
+// Kubernetes' types initialise. The next use reads them from the page cache.
 func freeMemory() {
 	if err := dropBinary(); err != nil {
 		klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)

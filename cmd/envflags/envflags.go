@@ -40,9 +40,9 @@ func Env(flag string) string {
 	return strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// Parse fills a config from the command line, without the program's name, and the environment, as KEY=value, then checks
-// and completes it, unless --version asks for no more. Errors say which flag or variable, its value and what is allowed;
-// --help returns pflag.ErrHelp.
+// Parse fills a config from the command line, without the program's name, and the environment, as KEY=value, then
+// checks and completes it, unless --version asks for no more. Errors say which flag or variable, its value and what is
+// allowed; --help returns pflag.ErrHelp.
 func Parse[C any](flags func(*C) *pflag.FlagSet, complete func(*C) error, args, environ []string) (C, error) {
 	var c C
 	fs := flags(&c)

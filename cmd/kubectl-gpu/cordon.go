@@ -208,8 +208,8 @@ var followLimit = 15 * time.Second
 
 const followPoll = 250 * time.Millisecond
 
-// wait returns the GPU once its devices follow the annotation: no claim can get one that is not cordoned, or its own devices
-// are not cordoned any more.
+// wait returns the GPU once its devices follow the annotation: no claim can get one that is not cordoned, or its own
+// devices are not cordoned any more.
 func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
 	limited, cancel := context.WithTimeout(ctx, followLimit)
 	defer cancel()

@@ -158,7 +158,8 @@ func grouped(findings []view.Finding, verbose bool) (rows []record) {
 	return rows
 }
 
-// diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
+// diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of
+// all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
 	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true, webhooks: true, gpuClusters: true})
 	if err != nil {

@@ -88,8 +88,8 @@ func (f *factory) limited(run func(ctx context.Context, args []string) error) fu
 	}
 }
 
-// whileProgressing bounds the pauses between two calls of progress instead, unless --request-timeout bounds it all. It is
-// for output that takes long to print.
+// whileProgressing bounds the pauses between two calls of progress instead, unless --request-timeout bounds it all. It
+// is for output that takes long to print.
 func (f *factory) whileProgressing(ctx context.Context, pause time.Duration) (context.Context, func(), context.CancelFunc) {
 	if f.timeout != 0 {
 		bounded, cancel := f.bounded(ctx, 0)

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/pkg/show/view"
 )
 
-// gauge measures the GPUs of few nodes for the page. It knows the plugin's pod of a node until it cannot read it. Only one
-// measurement runs at a time.
+// gauge measures the GPUs of few nodes for the page. It knows the plugin's pod of a node until it cannot read it. Only
+// one measurement runs at a time.
 type gauge struct {
 	client    kubernetes.Interface
 	namespace string

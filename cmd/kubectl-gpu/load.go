@@ -30,8 +30,8 @@ type want struct {
 	claims, classes, nodes, pods, rules, quotas, webhooks, gpuClusters bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
-	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change objects
-	// or have nothing else to show.
+	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change
+	// objects or have nothing else to show.
 	noSlices, needSlices bool
 	// nodeLabels and podLabels select nodes and pods.
 	nodeLabels, podLabels string
@@ -71,7 +71,8 @@ func (f *factory) clients() (*kubernetes.Clientset, *dynamic.DynamicClient, erro
 	return client, dyn, nil
 }
 
-// load reads the objects side by side, within the context's time. A missing right is not an error. It prints what it could not see.
+// load reads the objects side by side, within the context's time. A missing right is not an error. It prints what it
+// could not see.
 func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	client, dyn, err := f.clients()
 	if err != nil {
@@ -186,8 +187,8 @@ func (l *loader) loadWebhooks(ctx context.Context) error {
 // gpuClusters is the kind for which the GPU operator installs NVIDIA's DRA driver.
 var gpuClusters = schema.GroupVersionResource{Group: "nvidia.com", Version: "v1alpha1", Resource: "gpuclusters"}
 
-// loadGPUClusters reads the names of the GPU operator's objects. Clusters without the operator grant no right to list them, so
-// the API server is first asked for the kind.
+// loadGPUClusters reads the names of the GPU operator's objects. Clusters without the operator grant no right to list
+// them, so the API server is first asked for the kind.
 func (l *loader) loadGPUClusters(ctx context.Context) error {
 	served, err := l.out.client.Discovery().ServerResourcesForGroupVersionWithContext(ctx, gpuClusters.GroupVersion().String())
 	if apierrors.IsNotFound(err) || err == nil && !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == gpuClusters.Resource }) {
@@ -219,8 +220,8 @@ func slicesError(err error) error {
 	return nil
 }
 
-// namespaced reads the objects of all namespaces, or of the user's namespace if that is all the user may read. effect says
-// what is missing without any, others what is missing without those of other namespaces.
+// namespaced reads the objects of all namespaces, or of the user's namespace if that is all the user may read. effect
+// says what is missing without any, others what is missing without those of other namespaces.
 func (l *loader) namespaced(what, effect, others string, read func(namespace string) error) error {
 	err := read("")
 	if !apierrors.IsForbidden(err) {

@@ -44,8 +44,8 @@ func newLs(f *factory) *cobra.Command {
 	return c
 }
 
-// newNodes completes a command that shows nodes: those with the names and labels that the user gives. order has the words by
-// which its rows can be sorted.
+// newNodes completes a command that shows nodes: those with the names and labels that the user gives. order has the
+// words by which its rows can be sorted.
 func (f *factory) newNodes(c *cobra.Command, order []string, show func(*output, *objects, []view.Node) error) *cobra.Command {
 	var labels string
 	c.ValidArgsFunction = f.completeNodes
@@ -69,7 +69,8 @@ func (f *factory) newNodes(c *cobra.Command, order []string, show func(*output, 
 	return c
 }
 
-// everywhere has a command accept -A, which people are used to. GPUs and nodes have no namespace, so it changes nothing.
+// everywhere has a command accept -A, which people are used to. GPUs and nodes have no namespace, so it changes
+// nothing.
 func everywhere(c *cobra.Command) {
 	c.Flags().BoolP("all-namespaces", "A", false, "Changes nothing, because GPUs have no namespace.")
 }

@@ -87,7 +87,8 @@ type record struct {
 	object          any
 	// cells are texts, some of them coloured.
 	cells []any
-	// order has a value for each word by which the user can sort: a text, or a number that is nil if it was not measured.
+	// order has a value for each word by which the user can sort: a text, or a number that is nil if it was not
+	// measured.
 	order map[string]any
 }
 
@@ -182,8 +183,8 @@ func plain(cells []any) (out []any) {
 	return out
 }
 
-// paint colours the cells in a line of a table. The table was laid out before, because escape sequences have no width. From a
-// cell on that the printer has changed, the line stays as it is.
+// paint colours the cells in a line of a table. The table was laid out before, because escape sequences have no width.
+// From a cell on that the printer has changed, the line stays as it is.
 func paint(line string, cells []any, columns []metav1.TableColumnDefinition, wide bool) string {
 	out := ""
 	for i, c := range cells {

@@ -80,8 +80,8 @@ func amount(limit string, n float64) string {
 	return strconv.FormatFloat(n, 'f', -1, 64)
 }
 
-// printEntries prints a ResourceQuota with all classes. It prints nothing if it cannot read the classes and the limits: an
-// entry of 0 in place of a limit would refuse all claims.
+// printEntries prints a ResourceQuota with all classes. It prints nothing if it cannot read the classes and the limits:
+// an entry of 0 in place of a limit would refuse all claims.
 func (f *factory) printEntries(ctx context.Context, namespace string) error {
 	all, err := f.load(ctx, want{needSlices: true, classes: true})
 	if err != nil {

@@ -166,7 +166,8 @@ func (m *manifest) failed(kind, namespace string, err error) error {
 	return fmt.Errorf("create %s %s/%s: %w", kind, namespace, m.name, err)
 }
 
-// print prints objects in YAML, without the fields that the API server fills in. The namespace is only in them if it was given.
+// print prints objects in YAML, without the fields that the API server fills in. The namespace is only in them if it
+// was given.
 func (m *manifest) print(objects []runtime.Object) error {
 	for i, o := range objects {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)

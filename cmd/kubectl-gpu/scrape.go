@@ -32,8 +32,8 @@ type scraped struct {
 	missing map[string]string
 }
 
-// scrape reads the metrics of pods through the API server's proxy, so no network path to the pods is needed. key must be
-// different for each pod.
+// scrape reads the metrics of pods through the API server's proxy, so no network path to the pods is needed. key must
+// be different for each pod.
 func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, key func(corev1.Pod) string) scraped {
 	out := scraped{map[string]view.Samples{}, map[string]string{}}
 	var mu sync.Mutex

@@ -34,7 +34,8 @@ type watching struct {
 	by string
 }
 
-// pauseFor is the least pause between two reads, as a multiple of the time of one, so that a large cluster is not read all the time.
+// pauseFor is the least pause between two reads, as a multiple of the time of one, so that a large cluster is not read
+// all the time.
 const pauseFor = 4
 
 func (w *watching) addFlags(c *cobra.Command) {

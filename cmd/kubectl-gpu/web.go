@@ -191,8 +191,8 @@ func (e *explainer) forget() {
 	}
 }
 
-// redirection writes a file that only the user can read, and that leads a browser to a URL. Command lines, also those of
-// browsers, are readable by all users of the machine, so they must not have the secret part of the URL.
+// redirection writes a file that only the user can read, and that leads a browser to a URL. Command lines, also those
+// of browsers, are readable by all users of the machine, so they must not have the secret part of the URL.
 func redirection(url string) (file string, err error) {
 	out, err := os.CreateTemp("", "kubectl-gpu-*.html")
 	if err != nil {

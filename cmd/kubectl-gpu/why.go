@@ -169,7 +169,8 @@ func painted(a why.Answer, colours bool) string {
 	return out
 }
 
-// impediments says what else keeps a pod from a start on nodes. The answer is about devices only, so it counts without it.
+// impediments says what else keeps a pod from a start on nodes. The answer is about devices only, so it counts without
+// it.
 func (w *whyCommand) impediments(ctx context.Context, nodes []string) []string {
 	ctx, cancel := w.bounded(ctx, defaultTimeout)
 	defer cancel()

@@ -40,7 +40,7 @@ func main() {
 	case len(args) > 0:
 		err = target(ctx, args[0], args[1:])
 	default:
-		err = errors.New("usage: phases check|test|test-all [PHASE...], phases deal FILE PART OF SKIP, phases night FILE, or phases budgets DIR PHASE...")
+		err = errors.New("usage: phases check|test|test-all [PHASE...], phases deal FILE PART OF SKIP, phases night FILE, or phases budgets DIR PHASES")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "phases:", err)

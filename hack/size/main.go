@@ -1,8 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command size prints how large the product is by wing, without tests and fixtures: tokens of Go without comments and imports, and
-// lines. It fails where a wing has more tokens, or the product more long lines or fields of functions, than the ceilings allow.
+// Command size prints how large the product is by wing, without tests and fixtures: tokens of Go without comments and
+// imports, and lines. It fails where a wing has more tokens, or the product more long lines or fields of functions,
+// than the ceilings allow.
 //
 // A change adds what it takes out. A ceiling rises only in a commit of its own, which says what users get for it.
 package main

@@ -42,8 +42,8 @@ func (s SMI) Get(ctx context.Context, uuid string) (int, error) {
 	return parse(out)
 }
 
-// Reset resets the GPU at a PCI address, and no other. It can return late: a process inside of the kernel driver cannot be
-// killed. The program ends with the plugin's container.
+// Reset resets the GPU at a PCI address, and no other. It can return late: a process inside of the kernel driver cannot
+// be killed. The program ends with the plugin's container.
 func (s SMI) Reset(ctx context.Context, address string) error {
 	_, err := s.run(ctx, "-r", "-i", address)
 	return err

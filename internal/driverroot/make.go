@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Library is NVML of a process whose /dev can lack the driver's device nodes. A container has the nodes of its start, and a
-// driver makes them at its first use.
+// Library is NVML of a process whose /dev can lack the driver's device nodes. A container has the nodes of its start,
+// and a driver makes them at its first use.
 type Library struct {
 	nvml.Library
 	Root *Root

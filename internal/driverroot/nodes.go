@@ -17,8 +17,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// driverNode is a device node of the driver. /proc/devices has its major number under one of the names, if the module is
-// loaded.
+// driverNode is a device node of the driver. /proc/devices has its major number under one of the names, if the module
+// is loaded.
 type driverNode struct {
 	path  string
 	names []string

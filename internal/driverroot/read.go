@@ -90,8 +90,8 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	return edits, nil
 }
 
-// ask calls nvcdi on a driver root and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions
-// that Described lacks.
+// ask calls nvcdi on a driver root and recovers from panics. The files are foreign data, and a newer nvcdi may call
+// NVML functions that Described lacks.
 func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.Interface) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -112,8 +112,8 @@ func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.
 		nvcdi.WithNVIDIACDIHookPath(r.o.HookPath),
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 		nvcdi.WithLdconfigPath(r.ldconfig()),
-		// It obeys variables of the container, which fails on partitions, on cgroup v1 and with older drivers, and it loads
-		// NVML, which a static program cannot.
+		// It obeys variables of the container, which fails on partitions, on cgroup v1 and with older drivers, and it
+		// loads NVML, which a static program cannot.
 		nvcdi.WithDisabledHooks("apply-cuda-memory-limits"),
 	)
 	if err != nil {
@@ -122,8 +122,8 @@ func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.
 	return question(l)
 }
 
-// LDConfigs lists where nodes have ldconfig, which a hook runs: distributions with the usual directories, Talos' extension
-// glibc, NixOS.
+// LDConfigs lists where nodes have ldconfig, which a hook runs: distributions with the usual directories, Talos'
+// extension glibc, NixOS.
 var LDConfigs = []string{
 	"/sbin/ldconfig", "/usr/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig", "/run/current-system/sw/bin/ldconfig",
 }
@@ -197,8 +197,8 @@ var programs = []string{
 // searched lists the directories of programs that a container's PATH has.
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// mountPrograms mounts the driver's programs at the path that the driver root has for them. nvcdi mounts a link's target
-// at the target's path, which no PATH has, and does not find absolute links of a root that is not /.
+// mountPrograms mounts the driver's programs at the path that the driver root has for them. nvcdi mounts a link's
+// target at the target's path, which no PATH has, and does not find absolute links of a root that is not /.
 func mountPrograms(edits *specs.ContainerEdits, roots []string) {
 	for _, name := range programs {
 		for _, root := range roots {

@@ -32,8 +32,8 @@ type Options struct {
 	// DriverRoot is the driver's user space as this process sees it, HostDriverRoot as the container runtime sees it.
 	// Defaults: / and DriverRoot.
 	DriverRoot, HostDriverRoot string
-	// DevRoot is the parent of /dev, as this process and as the runtime see it. Default: found by driverprogram.DevRoot at
-	// each use, because a driver container can start later.
+	// DevRoot is the parent of /dev, as this process and as the runtime see it. Default: found by driverprogram.DevRoot
+	// at each use, because a driver container can start later.
 	DevRoot, HostDevRoot string
 	ProcRoot             string
 	// HookPath is the host path of nvidia-cdi-hook.

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Attempts makes one attempt at a time for each key, such as a GPU. One that hangs holds up no other key, and its own key
-// gets no second attempt before it ends. The zero value is ready, and safe for concurrent use.
+// Attempts makes one attempt at a time for each key, such as a GPU. One that hangs holds up no other key, and its own
+// key gets no second attempt before it ends. The zero value is ready, and safe for concurrent use.
 type Attempts[T any] struct {
 	// Ordered makes attempts one after the other, in the caller's goroutine.
 	Ordered bool
@@ -65,8 +65,8 @@ func (a *Attempts[T]) Each(ctx context.Context, items map[string]T, do func(*T) 
 	return a.Results()
 }
 
-// Results returns the attempts that ended, once each, and the items of those in progress as they were given. Both can be
-// of earlier calls of Begin.
+// Results returns the attempts that ended, once each, and the items of those in progress as they were given. Both can
+// be of earlier calls of Begin.
 func (a *Attempts[T]) Results() (ended []Attempt[T], running []T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroups returns the directory of the cgroups of version 2 in a /sys. It is "" if the node has none. It is also "" beside
-// cgroups of version 1, because containers are in these then.
+// Cgroups returns the directory of the cgroups of version 2 in a /sys. It is "" if the node has none. It is also ""
+// beside cgroups of version 1, because containers are in these then.
 func Cgroups(sysRoot string) string {
 	dir := filepath.Join(sysRoot, "fs/cgroup")
 	var st unix.Statfs_t

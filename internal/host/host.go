@@ -3,9 +3,9 @@
 
 // Package host changes the machine: durable files, locks that hold across processes, the clock and the boot ID.
 //
-// Every system call that changes the machine is an Operation with a label, but for those of ShareWithContainers, which each
-// start repeats. Production has no FaultHook. A test's hook runs each operation: it can make one operation fail, or end the
-// simulated process before or after it (see `hosttest`).
+// Every system call that changes the machine is an Operation with a label, but for those of ShareWithContainers, which
+// each start repeats. Production has no FaultHook. A test's hook runs each operation: it can make one operation fail,
+// or end the simulated process before or after it (see `hosttest`).
 //
 // Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name next to its target.
 // The holder of the target's lock owns the temporary file, and the next write overwrites the file that a crash left.
@@ -83,8 +83,8 @@ func New(o Options) *Host {
 	return h
 }
 
-// Now returns a time for differences. It has a monotonic reading, which a change of the clock does not affect. It is not
-// to be stored in a file, which loses that reading.
+// Now returns a time for differences. It has a monotonic reading, which a change of the clock does not affect. It is
+// not to be stored in a file, which loses that reading.
 func (h *Host) Now() time.Time { return h.o.Now() }
 
 // Uptime is the time since the boot, including sleep. Unlike Now it can be compared across processes.

@@ -91,8 +91,8 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 	return nil, context.Cause(ctx)
 }
 
-// open returns this Host's only descriptor of a lock file: locks belong to the descriptor. A file that was deleted is created
-// again, because another process would create it too. The caller holds l.mu.
+// open returns this Host's only descriptor of a lock file: locks belong to the descriptor. A file that was deleted is
+// created again, because another process would create it too. The caller holds l.mu.
 func (l *locker) open(path string) (*os.File, error) {
 	if l.closed {
 		return nil, os.ErrClosed
@@ -230,8 +230,9 @@ func (k *Lock) Notes() ([]string, error) {
 	return slices.Collect(strings.FieldsSeq(string(data))), nil
 }
 
-// SetNotes replaces the lines if they differ from was, which Notes returned. One system call writes the new text, padded
-// to the old length, so that a killed process leaves either the old lines or the new. After an error there are none.
+// SetNotes replaces the lines if they differ from was, which Notes returned. One system call writes the new text,
+// padded to the old length, so that a killed process leaves either the old lines or the new. After an error there are
+// none.
 func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 	if slices.Equal(was, lines) {
 		return nil

@@ -24,9 +24,9 @@ const selinuxAttribute = "security.selinux"
 const containerType, containerLevel = "container_file_t", "s0"
 
 // ShareWithContainers gives a directory and its files the SELinux context of files that containers use, and makes the
-// directory if it is missing. Later files inherit the type. It does nothing on a kernel without SELinux. In permissive mode
-// it does the same as in enforcing mode, so that a switch between them denies nothing. filesystems is the kernel's list;
-// empty: that of /proc.
+// directory if it is missing. Later files inherit the type. It does nothing on a kernel without SELinux. In permissive
+// mode it does the same as in enforcing mode, so that a switch between them denies nothing. filesystems is the kernel's
+// list; empty: that of /proc.
 func ShareWithContainers(dir, filesystems string) error {
 	// The kernel lists this file system exactly if it has SELinux. A container need not have it mounted.
 	list, err := os.ReadFile(cmp.Or(filesystems, "/proc/filesystems"))

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memorylimit is the request by which the hook of a starting container asks the plugin to limit the container's memory
-// on a GPU. Either side can be older: new versions only add fields and flags.
+// Package memorylimit is the request by which the hook of a starting container asks the plugin to limit the container's
+// memory on a GPU. Either side can be older: new versions only add fields and flags.
 package memorylimit
 
 import (
@@ -17,8 +17,8 @@ import (
 // HookName is the file name of the hook, in the plugin's image and in its data directory.
 const HookName = "memory-limit-hook"
 
-// Request asks for the limit of a container on one device. A container with several shares of a GPU has several requests,
-// whose limits add up.
+// Request asks for the limit of a container on one device. A container with several shares of a GPU has several
+// requests, whose limits add up.
 type Request struct {
 	// Claim is namespace/name, ClaimUID its UID, Device the device's name.
 	Claim    string `json:"claim"`

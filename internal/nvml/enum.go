@@ -169,8 +169,8 @@ func (e *Error) Unwrap() error { return e.Code }
 // The dynamic linker keeps the first library for the life of the process, so only a restart helps.
 var ErrReplaced = errors.New("the driver was replaced since this process loaded it; the process must start again")
 
-// Vanished reports that a GPU or compute instance, which NVML listed, was destroyed since. Drivers return one code or the
-// other.
+// Vanished reports that a GPU or compute instance, which NVML listed, was destroyed since. Drivers return one code or
+// the other.
 func Vanished(err error) bool {
 	return errors.Is(err, NotFound) || errors.Is(err, InvalidArgument)
 }

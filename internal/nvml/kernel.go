@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// Kernel has the kernel's own lists of the driver and its GPUs. They need neither NVML nor device nodes, and no GPU that
-// hangs. Only they show that a GPU or the driver is absent, because one wrong answer of NVML would withdraw a GPU or leave a
-// partition without an owner. A list that cannot be read shows nothing.
+// Kernel has the kernel's own lists of the driver and its GPUs. They need neither NVML nor device nodes, and no GPU
+// that hangs. Only they show that a GPU or the driver is absent, because one wrong answer of NVML would withdraw a GPU
+// or leave a partition without an owner. A list that cannot be read shows nothing.
 type Kernel struct {
 	// ProcRoot and SysRoot are the machine's /proc and /sys.
 	ProcRoot, SysRoot string

@@ -24,18 +24,18 @@ type Session interface {
 	Device(index int) (Device, error)
 	// DeviceAt returns the GPU at a PCI address, and asks no other GPU. The error is NotFound if there is none.
 	DeviceAt(address string) (Device, error)
-	// Events registers one or more GPUs of this session for critical XIDs. Earlier XIDs are not delivered. It leaves out
-	// GPUs that refuse; if all refuse it returns the last one's error.
+	// Events registers one or more GPUs of this session for critical XIDs. Earlier XIDs are not delivered. It leaves
+	// out GPUs that refuse; if all refuse it returns the last one's error.
 	Events(devices []Device) (EventSet, error)
-	// Close ends the session. It waits for running queries. Its devices must not be used afterwards. A second Close does
-	// nothing.
+	// Close ends the session. It waits for running queries. Its devices must not be used afterwards. A second Close
+	// does nothing.
 	Close() error
 }
 
 // EventSet delivers critical XIDs. It belongs to its session: close it first.
 //
-// Trap. While a registered GPU is lost, each Wait returns GPUIsLost at once, without naming the GPU: the caller pauses, and
-// asks each GPU.
+// Trap. While a registered GPU is lost, each Wait returns GPUIsLost at once, without naming the GPU: the caller pauses,
+// and asks each GPU.
 type EventSet interface {
 	// Wait returns the oldest event that it has not returned. The error is Timeout if none comes within the limit. One
 	// Wait runs at a time. Session.Close and Close wait for it, so the limit should be short.
@@ -89,12 +89,13 @@ type Device interface {
 	NVLinkPeer(other Device) (bool, error)
 	// Fabric returns the GPU's registration with an NVLink fabric. It returns NotSupported on a GPU without one.
 	Fabric() (Fabric, error)
-	// Health fails as the query of its field values fails, or if a field or another of its queries finds the GPU lost or to be
-	// reset. Any other error of one field or query leaves out that value only.
+	// Health fails as the query of its field values fails, or if a field or another of its queries finds the GPU lost
+	// or to be reset. Any other error of one field or query leaves out that value only.
 	Health() (Health, error)
 
-	// The queries and changes of MIG. On a GPU without MIG they return NotSupported. Profiles and placements are available
-	// in either mode. Instances are available only while the mode is on; otherwise the methods return NotSupported.
+	// The queries and changes of MIG. On a GPU without MIG they return NotSupported. Profiles and placements are
+	// available in either mode. Instances are available only while the mode is on; otherwise the methods return
+	// NotSupported.
 
 	// MIGMode returns NotSupported on a GPU without MIG. Pending differs from current until the GPU is reset.
 	MIGMode() (current, pending bool, err error)
@@ -120,18 +121,19 @@ type Device interface {
 	// Trap. Drivers cache the handles for a session: the list can lack compute instances of another process, and have
 	// destroyed ones. GPUInstances, GPUInstance and ComputeInstances ask the driver.
 	MIGDevices() ([]MIGDevice, error)
-	// MIGDevicesOf is MIGDevices for one GPU instance. It ends after count devices, because each handle can take a second
-	// on a busy GPU.
+	// MIGDevicesOf is MIGDevices for one GPU instance. It ends after count devices, because each handle can take a
+	// second on a busy GPU.
 	MIGDevicesOf(gpuInstance, count int) ([]MIGDevice, error)
 
-	// MIGComputeMode and SetMIGComputeMode are for the MIG device with a UUID. Drivers have them since CUDA 13.3; older ones
-	// return NotSupported or InvalidArgument.
+	// MIGComputeMode and SetMIGComputeMode are for the MIG device with a UUID. Drivers have them since CUDA 13.3; older
+	// ones return NotSupported or InvalidArgument.
 	MIGComputeMode(uuid string) (ComputeMode, error)
 	SetMIGComputeMode(uuid string, m ComputeMode) error
 
-	// MemoryLimit and SetMemoryLimit limit the memory of all processes of a cgroup on this GPU, in bytes. The cgroup is given by
-	// its directory on a file system of cgroups, version 2. Drivers have them since CUDA 13.4; older ones return
-	// NotSupported or FunctionNotFound. A cgroup without a limit is NotFound. That memory is also guaranteed to the cgroup.
+	// MemoryLimit and SetMemoryLimit limit the memory of all processes of a cgroup on this GPU, in bytes. The cgroup is
+	// given by its directory on a file system of cgroups, version 2. Drivers have them since CUDA 13.4; older ones
+	// return NotSupported or FunctionNotFound. A cgroup without a limit is NotFound. That memory is also guaranteed to
+	// the cgroup.
 	MemoryLimit(cgroup string) (uint64, error)
 	SetMemoryLimit(cgroup string, bytes uint64) error
 
@@ -151,12 +153,12 @@ type Device interface {
 	Counters() (Counters, error)
 	// ProcessMemory returns the memory of processes, clients of MPS included, in the order of Processes.
 	ProcessMemory() ([]ProcessMemory, error)
-	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not supported in
-	// MIG mode.
+	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not
+	// supported in MIG mode.
 	ProcessUtilization(since uint64) ([]ProcessUtilization, error)
 	MIGMemory(uuid string) (MemoryInfo, error)
-	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported from
-	// Hopper on. The caller frees the sample before it closes the session.
+	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported
+	// from Hopper on. The caller frees the sample before it closes the session.
 	Performance(gpuInstance int) (PerformanceSample, error)
 }
 
@@ -192,16 +194,16 @@ type Health struct {
 	UnrepairableMemory bool
 	// Slowdowns are the present reasons of reduced clocks, 0 if there is none or the GPU reports none.
 	Slowdowns Slowdown
-	// NoPersistence means that the driver shuts the GPU down when no process has it open. It is false if the GPU does not
-	// report it.
+	// NoPersistence means that the driver shuts the GPU down when no process has it open. It is false if the GPU does
+	// not report it.
 	NoPersistence bool
-	// PCIeWidth and PCIeMaxWidth are numbers of lanes, 0 if the GPU does not report them. A GPU in a virtual machine may
-	// not.
+	// PCIeWidth and PCIeMaxWidth are numbers of lanes, 0 if the GPU does not report them. A GPU in a virtual machine
+	// may not.
 	PCIeWidth, PCIeMaxWidth int
 	// Busy means that a program runs on the GPU. It is read only if PCIeWidth is below PCIeMaxWidth.
 	Busy bool
-	// CorrectableErrors and UncorrectableErrors count errors of memory since the driver was loaded. They are NotReported
-	// without ECC.
+	// CorrectableErrors and UncorrectableErrors count errors of memory since the driver was loaded. They are
+	// NotReported without ECC.
 	CorrectableErrors, UncorrectableErrors int64
 	// CorrectableRows and UncorrectableRows count the replaced rows of memory, by the errors that caused it. They are
 	// NotReported if the GPU replaces no rows, or in MIG mode.
@@ -245,8 +247,8 @@ const (
 	ClockVideo    ClockDomain = 3
 )
 
-// Counters are measurements of the board. All but MemoryTemperature count since the driver was loaded. Those of PCIe can
-// wrap.
+// Counters are measurements of the board. All but MemoryTemperature count since the driver was loaded. Those of PCIe
+// can wrap.
 type Counters struct {
 	// EnergyMJ is in millijoules.
 	EnergyMJ int64
@@ -285,8 +287,8 @@ type PerformanceSample interface {
 // Performance holds ratios from 0 to 1, of a GPU or of a GPU instance. A ratio that the driver does not report is
 // NotReported.
 type Performance struct {
-	// Graphics is the time in which any kernel ran; SM, Tensor and DRAM are the parts of multiprocessors, of tensor cores and
-	// of memory bandwidth in use.
+	// Graphics is the time in which any kernel ran; SM, Tensor and DRAM are the parts of multiprocessors, of tensor
+	// cores and of memory bandwidth in use.
 	Graphics, SM, Tensor, DRAM float64
 }
 

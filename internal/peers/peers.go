@@ -4,8 +4,8 @@
 // Package peers bounds HTTP servers that any pod of the cluster reaches. They share connections, memory and turns
 // between their peers, which are IP addresses, so that a peer that takes much gets less, and the others are answered.
 //
-// Trap: a NAT makes many pods one peer. So a peer keeps its oldest idle connection. Of its other idle ones the one that was
-// answered last stays longest, and a request that waits or runs keeps its connection.
+// Trap: a NAT makes many pods one peer. So a peer keeps its oldest idle connection. Of its other idle ones the one that
+// was answered last stays longest, and a request that waits or runs keeps its connection.
 package peers
 
 import (
@@ -38,8 +38,8 @@ type Limits struct {
 	Time time.Duration
 }
 
-// forHeader is the time for a TLS handshake, and for the header of a request that has begun. A client on a loaded machine needs
-// seconds for each, and asks in vain if the server waits less than the client does.
+// forHeader is the time for a TLS handshake, and for the header of a request that has begun. A client on a loaded
+// machine needs seconds for each, and asks in vain if the server waits less than the client does.
 func (l Limits) forHeader() time.Duration { return min(l.Time, 10*time.Second) }
 
 // forIdle is the time for which a connection without a request stays, also before its first one. It is longer than the
@@ -49,7 +49,8 @@ const forIdle = 2 * time.Minute
 // maxHeader is the size of a request's header, in bytes.
 const maxHeader = 16 << 10
 
-// NewServer returns a server of the handler within the limits. It serves connections of a listener by Listen, also in TLS.
+// NewServer returns a server of the handler within the limits. It serves connections of a listener by Listen, also in
+// TLS.
 func NewServer(h http.Handler, l Limits) *http.Server {
 	return &http.Server{
 		Handler:           &gate{Limits: l, handler: h, requests: map[*request]struct{}{}, running: map[string]int{}},
@@ -92,8 +93,8 @@ const (
 	fresh int32 = iota
 	idle
 	arriving
-	// oldestIdle is the place of the oldest idle connection of a peer. Its client has used it before others came, and a request
-	// fails if its connection ends at that moment.
+	// oldestIdle is the place of the oldest idle connection of a peer. Its client has used it before others came, and a
+	// request fails if its connection ends at that moment.
 	oldestIdle
 	// queued means that the request waits, or that its answer is written.
 	queued
@@ -147,8 +148,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add returns the connection that must end. It is one of the peer that has the most, and that of the new one only without
-// another. A request that runs keeps its connection, and one that waits loses it only to a peer that has fewer.
+// add returns the connection that must end. It is one of the peer that has the most, and that of the new one only
+// without another. A request that runs keeps its connection, and one that waits loses it only to a peer that has fewer.
 func (l *listener) add(c *connection) (ended *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,8 +201,8 @@ func (l *listener) add(c *connection) (ended *connection) {
 	return ended
 }
 
-// Read limits the time for a header as soon as its first byte has arrived. A handshake gets one byte at a time: package `tls`
-// takes all that there is, and a header that has begun would not be seen.
+// Read limits the time for a header as soon as its first byte has arrived. A handshake gets one byte at a time: package
+// `tls` takes all that there is, and a header that has begun would not be seen.
 func (c *connection) Read(data []byte) (int, error) {
 	if !c.ready.Load() && len(data) > 1 {
 		data = data[:1]
@@ -247,8 +248,8 @@ func peerOf(address string) string {
 	return host
 }
 
-// gate reads a request before the handler has it, and writes the answer after the handler made it. So a slow client holds
-// no turn.
+// gate reads a request before the handler has it, and writes the answer after the handler made it. So a slow client
+// holds no turn.
 type gate struct {
 	Limits
 	handler http.Handler
@@ -373,8 +374,8 @@ func (g *gate) read(q *request, from io.Reader) ([]byte, error) {
 	}
 }
 
-// hold adds bytes to a request. Without room for them, the largest request of the peer with the most bytes is refused. It
-// returns false if that is this request, now or before.
+// hold adds bytes to a request. Without room for them, the largest request of the peer with the most bytes is refused.
+// It returns false if that is this request, now or before.
 func (g *gate) hold(q *request, n int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

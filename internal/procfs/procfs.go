@@ -17,8 +17,8 @@ import (
 	"syscall"
 )
 
-// mountsLimit limits the bytes of a mountinfo file. A process can have a hundred thousand mounts. Those of a container's
-// runtime come first.
+// mountsLimit limits the bytes of a mountinfo file. A process can have a hundred thousand mounts. Those of a
+// container's runtime come first.
 const mountsLimit = 1 << 20
 
 // ErrEnded means that a process does not exist any more.
@@ -71,8 +71,8 @@ func unescape(field []byte) string {
 	return string(out)
 }
 
-// parseStat returns the fields of a stat file from the state on, field 3. There are none for a process that has ended, and
-// for other files.
+// parseStat returns the fields of a stat file from the state on, field 3. There are none for a process that has ended,
+// and for other files.
 func parseStat(data []byte) [][]byte {
 	// The name in parentheses, field 2, can contain anything.
 	at := bytes.LastIndexByte(data, ')')

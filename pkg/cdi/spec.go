@@ -108,8 +108,8 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 	return spec, validate(spec)
 }
 
-// identity is the variable with the UUID of a device, or of each GPU of a group. Its name contains the device, so another
-// claim of the container can only set it to the same value.
+// identity is the variable with the UUID of a device, or of each GPU of a group. Its name contains the device, so
+// another claim of the container can only set it to the same value.
 func identity(p plan.Plan, i int) []string {
 	d := p.Devices[i]
 	uuids := []string{d.UUID}
@@ -202,9 +202,9 @@ func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	return p, boot, nil
 }
 
-// CompareNodes returns an error with the differences, unless an encoded spec has the same devices with the same device nodes
-// as now. Without common it compares only the nodes of devices, and not those of each container. Two versions of the
-// driver can differ in the rest.
+// CompareNodes returns an error with the differences, unless an encoded spec has the same devices with the same device
+// nodes as now. Without common it compares only the nodes of devices, and not those of each container. Two versions of
+// the driver can differ in the rest.
 func CompareNodes(data []byte, now *specs.Spec, common bool) error {
 	old := new(specs.Spec)
 	if err := json.Unmarshal(data, old); err != nil {

@@ -63,9 +63,9 @@ type gpuWork struct {
 }
 
 // eachGPU calls work for each GPU, concurrently because creating a partition takes a second. A failure on one GPU does
-// not stop the work on others. Nor does a call that hangs, of NVML or in nvidia-smi: after the context and a grace period
-// the GPU has an error. Its work then keeps the GPU's lock, and nothing else, until it ends. Work gets a plan of its own,
-// of which eachGPU takes over the GPU's devices. The caller holds the locks.
+// not stop the work on others. Nor does a call that hangs, of NVML or in nvidia-smi: after the context and a grace
+// period the GPU has an error. Its work then keeps the GPU's lock, and nothing else, until it ends. Work gets a plan of
+// its own, of which eachGPU takes over the GPU's devices. The caller holds the locks.
 func (e *Engine) eachGPU(ctx context.Context, p plan.Plan, locks gpuLocks, work func(p plan.Plan, address string) error) error {
 	if e.o.Host.Ordered() { // The hook may end the process in the middle.
 		for _, address := range p.HeldGPUs() {

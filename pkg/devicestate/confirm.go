@@ -23,8 +23,8 @@ import (
 )
 
 // A CDI spec names device nodes by number. The kernel can give a number to another GPU after a reload of the driver,
-// and to another partition after a loss. So a spec that is not confirmed is removed. The container runtime then refuses to
-// start the claim's containers. The kubelet retries until Recover has written the spec again.
+// and to another partition after a loss. So a spec that is not confirmed is removed. The container runtime then refuses
+// to start the claim's containers. The kubelet retries until Recover has written the spec again.
 
 // Renumbered reports whether device numbers may have changed since the last Recover, as after a reload of the driver.
 // It compares what the kernel shows with little work, and the GPUs of the last scan.

@@ -31,8 +31,8 @@ type Usage interface {
 // period. The API server is asked only about claims that the kubelet does not know, and only its cache until the end of
 // the period: a cluster has many nodes.
 //
-// A claim whose effects ended with an earlier boot is released once the API server says that it is gone. No process of this
-// boot can have its devices, because Prepare precedes a container and renews the record.
+// A claim whose effects ended with an earlier boot is released once the API server says that it is gone. No process of
+// this boot can have its devices, because Prepare precedes a container and renews the record.
 type DeletedClaims struct {
 	engine *Engine
 	claims Claims
@@ -116,8 +116,8 @@ func endedWithBoot(r record.Record, boot string) bool {
 }
 
 // release releases a claim that is still gone and unused. It holds the claim's lock meanwhile, because a claim without
-// allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer. early means that
-// the claim had no grace period, because its effects had ended with an earlier boot.
+// allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer. early means
+// that the claim had no grace period, because its effects had ended with an earlier boot.
 func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error, early bool) error {
 	lock, boot, err := d.engine.lockClaim(ctx, f.Claim.UID)
 	if err != nil {

@@ -40,8 +40,8 @@ type Edits interface {
 // Executor carries out steps of one kind. Its methods run under the lock of the step's GPU; steps of different GPUs run
 // concurrently. A method may change only its step's device. Check does not receive other claims.
 type Executor interface {
-	// Admit inspects the GPU before anything is recorded or changed. An existing effect without a record is external, and
-	// Revert never removes it. An error refuses the claim.
+	// Admit inspects the GPU before anything is recorded or changed. An existing effect without a record is external,
+	// and Revert never removes it. An error refuses the claim.
 	Admit(ctx context.Context, w plan.Work) error
 	// Apply creates the step's effect and notes its IDs of this boot in the device. It succeeds if the effect exists as
 	// noted. An error that is plan.ErrUnchanged changed nothing.
@@ -53,8 +53,8 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, LimitHook, LimitRequests, Metadata, Settle and
-// the limits are required.
+// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, LimitHook, LimitRequests, Metadata,
+// Settle and the limits are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -65,8 +65,8 @@ type Options struct {
 	Pool, MonitorPool string
 	Scans             gpu.Scans
 	Edits             Edits
-	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called often, and in each
-	// Prepare. Default: only scans show such a change.
+	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called often, and in
+	// each Prepare. Default: only scans show such a change.
 	Kernel    func() string
 	Executors map[string]Executor
 	// Planner plans a claim. Default: plan.Make.
@@ -74,21 +74,21 @@ type Options struct {
 	Sharing sharing.Source
 	// NoMPS is the reason why the node has no MPS; empty if it has.
 	NoMPS string
-	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path. LimitHook and LimitRequests are
-	// as in cdi.Paths.
+	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path. LimitHook and
+	// LimitRequests are as in cdi.Paths.
 	MPSDir, LimitHook, LimitRequests string
 	// Metadata gives the containers of new claims files about their devices.
 	Metadata bool
-	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is called
-	// under the GPU's lock, before anything is recorded.
+	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is
+	// called under the GPU's lock, before anything is recorded.
 	Settle        []func(ctx context.Context, device *plan.Device) error
 	DevicePlugins plan.DevicePlugins
 	// Reports receives background errors, as *claimerror.Error.
 	Reports notify.Reporter
 	// WorkLimit is how long Recover, Identify, Verify and DeletedClaims wait for their work on claims. Default: 2 s.
 	WorkLimit time.Duration
-	// CallLimit limits the work on a claim, with its waits for locks. Default: 38 s. The kubelet waits for 45 s, and the
-	// end of failed work takes some seconds.
+	// CallLimit limits the work on a claim, with its waits for locks. Default: 38 s. The kubelet waits for 45 s, and
+	// the end of failed work takes some seconds.
 	CallLimit time.Duration
 	// Grace is the time that work on a GPU gets after the limit, because calls of NVML have none. Default: 2 s.
 	Grace time.Duration
@@ -107,12 +107,12 @@ type Engine struct {
 	confirms sync.Mutex
 
 	mu sync.Mutex
-	// kept are the claims whose release is incomplete, by UID: their records are intents. pending means that a record was
-	// unreadable, or an intent was left, since the last Recover began.
+	// kept are the claims whose release is incomplete, by UID: their records are intents. pending means that a record
+	// was unreadable, or an intent was left, since the last Recover began.
 	kept    map[string]plan.Claim
 	pending bool
-	// minors are the GPUs' minor numbers as of the last Recover, by PCI address; kernel is Options.Kernel as of the last
-	// confirm.
+	// minors are the GPUs' minor numbers as of the last Recover, by PCI address; kernel is Options.Kernel as of the
+	// last confirm.
 	minors map[string]int
 	kernel string
 }
@@ -151,8 +151,8 @@ func (e *Engine) node() plan.Node {
 	}
 }
 
-// lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims. It returns the ID of the boot
-// too, which decides what the claim's record means.
+// lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims. It returns the ID of the
+// boot too, which decides what the claim's record means.
 func (e *Engine) lockClaim(ctx context.Context, uid string) (lock *host.Lock, boot string, err error) {
 	if boot, err = e.o.Host.BootID(); err != nil {
 		return nil, "", err

@@ -25,8 +25,9 @@ import (
 )
 
 // The notes in a GPU's lock file are the boot ID, a checksum, and the UIDs of claims that may hold the GPU. A UID is
-// noted before its record is written, so one read finds all candidates, however many claims the node has. A note without
-// a record and a CDI spec means nothing. Without readable notes of this boot, some may be lost, so all records are read.
+// noted before its record is written, so one read finds all candidates, however many claims the node has. A note
+// without a record and a CDI spec means nothing. Without readable notes of this boot, some may be lost, so all records
+// are read.
 
 // noteLines returns a GPU's notes. Without the checksum, a damaged UID would look like no claim.
 func noteLines(boot string, uids []string) []string {
@@ -95,7 +96,8 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 	return nil
 }
 
-// others calls do for each other claim that may hold a GPU, with its bestRecord. It returns the lines of the GPU's notes.
+// others calls do for each other claim that may hold a GPU, with its bestRecord. It returns the lines of the GPU's
+// notes.
 func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record) error) ([]string, error) {
 	was, uids, err := e.noted(lock.Lock, boot)
 	if err != nil {
@@ -184,8 +186,8 @@ func (e *Engine) refuseServed(p plan.Plan) error {
 	return nil
 }
 
-// refuseFaulty refuses the plan if one of its GPUs hangs, or cannot work before a reset or a reboot. The last scan decides,
-// so that Prepare does not wait for NVML.
+// refuseFaulty refuses the plan if one of its GPUs hangs, or cannot work before a reset or a reboot. The last scan
+// decides, so that Prepare does not wait for NVML.
 func (e *Engine) refuseFaulty(p plan.Plan) error {
 	snapshot := e.o.Scans.Snapshot()
 	for _, address := range p.HeldGPUs() {

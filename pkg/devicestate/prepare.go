@@ -235,8 +235,8 @@ func (e *Engine) carryOut(
 	return p, err
 }
 
-// lostByOther explains the loss of a shared partition to a claim that joins it. It is not created again beside the processes
-// of the claim that had it: only that claim's next Prepare or its end decides whose it is.
+// lostByOther explains the loss of a shared partition to a claim that joins it. It is not created again beside the
+// processes of the claim that had it: only that claim's next Prepare or its end decides whose it is.
 func lostByOther(p plan.Plan, others coTenants, err error) error {
 	var lost *claimerror.Error
 	if !errors.As(err, &lost) {

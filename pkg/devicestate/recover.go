@@ -122,8 +122,8 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err 
 		}
 		return "undone", err
 	case committedEarlier:
-		// The effects ended with their boot. The record stays, because the claim is still allocated and the next Prepare
-		// creates the effects again. A spec of an earlier boot would contain outdated device numbers.
+		// The effects ended with their boot. The record stays, because the claim is still allocated and the next
+		// Prepare creates the effects again. A spec of an earlier boot would contain outdated device numbers.
 		if _, err := e.o.Specs.Read(uid); err == nil {
 			return "spec of an earlier boot removed", e.o.Specs.Remove(uid)
 		}
@@ -162,8 +162,8 @@ func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (di
 }
 
 // repair checks the effects of a committed record of this boot, and repairs the spec. It reports a missing effect and
-// removes the spec, but does not create the effect again: a container that used it must end first. The next Prepare, which
-// precedes any new container, creates it.
+// removes the spec, but does not create the effect again: a container that used it must end first. The next Prepare,
+// which precedes any new container, creates it.
 func (e *Engine) repair(ctx context.Context, r record.Record, locks gpuLocks) (did string, err error) {
 	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan, locks)); err != nil {
 		return "", err
@@ -296,8 +296,8 @@ func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) 
 	return r, nil
 }
 
-// known returns what an unknown record stands for: the damaged record, or the plan in the claim's CDI spec, if one of them
-// is readable again. A damaged record also shows whether the claim's release has begun.
+// known returns what an unknown record stands for: the damaged record, or the plan in the claim's CDI spec, if one of
+// them is readable again. A damaged record also shows whether the claim's release has begun.
 func (e *Engine) known(lost record.Record, boot string) (record.Record, error) {
 	if r, err := e.records.Aside(lost); err == nil {
 		return r, nil
@@ -309,9 +309,9 @@ func (e *Engine) known(lost record.Record, boot string) (record.Record, error) {
 	return r, nil
 }
 
-// lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec ends
-// before it. So a spec of this boot with steps proves that the claim has effects. Without one it returns the zero Record,
-// and an error if the spec exists and is unreadable.
+// lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec
+// ends before it. So a spec of this boot with steps proves that the claim has effects. Without one it returns the zero
+// Record, and an error if the spec exists and is unreadable.
 func (e *Engine) lostRecord(uid, boot string) (record.Record, error) {
 	if _, err := e.o.Specs.Read(uid); errors.Is(err, fs.ErrNotExist) {
 		return record.Record{}, nil

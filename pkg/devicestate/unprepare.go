@@ -70,8 +70,8 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot str
 	return err
 }
 
-// readLater reports whether the plan of a claim without a readable one may be on a bad sector, from the result of current: the
-// disk may read it later.
+// readLater reports whether the plan of a claim without a readable one may be on a bad sector, from the result of
+// current: the disk may read it later.
 func (e *Engine) readLater(r record.Record, boot string, err error) bool {
 	if phaseOf(r, boot) != unknown || err != nil {
 		return errors.Is(err, errSpecUnreadable)
@@ -80,8 +80,8 @@ func (e *Engine) readLater(r record.Record, boot string, err error) bool {
 	return err == nil || errors.Is(err, syscall.EIO)
 }
 
-// postpone lets the pod of a claim end while the claim's record and CDI spec are on bad sectors. A record in the state Unknown
-// owns the effects. Recover undoes them once the disk reads a file again, or DeletedClaims gives them up.
+// postpone lets the pod of a claim end while the claim's record and CDI spec are on bad sectors. A record in the state
+// Unknown owns the effects. Recover undoes them once the disk reads a file again, or DeletedClaims gives them up.
 func (e *Engine) postpone(claim plan.Claim, old record.Record, boot string, cause error) error {
 	e.mark(func() { e.pending = true })
 	if phaseOf(old, boot) == unknown {
@@ -106,7 +106,8 @@ func (e *Engine) postpone(claim plan.Claim, old record.Record, boot string, caus
 	return nil
 }
 
-// abandon removes the record of a claim that is deleted and whose plan no file shows. Its partition becomes an external one.
+// abandon removes the record of a claim that is deleted and whose plan no file shows. Its partition becomes an external
+// one.
 func (e *Engine) abandon(ctx context.Context, r record.Record, boot string) error {
 	if err := e.release(ctx, r, boot, nil); err != nil {
 		return err
@@ -121,8 +122,8 @@ func (e *Engine) abandon(ctx context.Context, r record.Record, boot string) erro
 }
 
 // release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is
-// full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent. It owns the effects that a
-// claim with an unreadable record may need. Without it they would be external once that claim is known.
+// full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent. It owns the effects that
+// a claim with an unreadable record may need. Without it they would be external once that claim is known.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
 	if phaseOf(r, boot).prepared() && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
 		if err := e.records.Undo(r.Plan.Claim.UID); err != nil {

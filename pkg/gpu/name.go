@@ -118,7 +118,8 @@ func profileSuffix(label string) string {
 }
 
 // CanonicalAddress converts any spelling of a PCI address, such as NVML's 00000000:1B:00.0, to the kernel's
-// dddd:bb:dd.f in lower case. Domains of more than four digits, which exist behind VMD and in some clouds, keep them all.
+// dddd:bb:dd.f in lower case. Domains of more than four digits, which exist behind VMD and in some clouds, keep them
+// all.
 func CanonicalAddress(address string) (string, error) {
 	m := addressForm.FindStringSubmatch(strings.TrimSpace(address))
 	if m == nil {

@@ -121,8 +121,9 @@ func (s Snapshot) ByAddress(address string) (GPU, bool) {
 	return GPU{}, false
 }
 
-// Gone reports whether the driver does not list a GPU, which the caller knows from earlier. Without a driver none is gone,
-// because it comes back with the driver. While the address of an unreadable GPU is unknown, that GPU can be the missing one.
+// Gone reports whether the driver does not list a GPU, which the caller knows from earlier. Without a driver none is
+// gone, because it comes back with the driver. While the address of an unreadable GPU is unknown, that GPU can be the
+// missing one.
 func (s Snapshot) Gone(address string) bool {
 	if _, listed := s.ByAddress(address); listed || s.Driver.Version == "" {
 		return false

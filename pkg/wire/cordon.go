@@ -18,8 +18,9 @@ import (
 // CordonTaint is on all devices of a cordoned GPU but its monitor: on the GPU, its partitions and its NVLink groups.
 const CordonTaint = "gpu.nvidia.com/cordoned"
 
-// CordonAnnotation returns the name of the annotation that cordons a GPU of a Node. Its value is the effect of the taint,
-// NoSchedule or NoExecute. Each GPU has an annotation of its own, so that two administrators can cordon two GPUs at once.
+// CordonAnnotation returns the name of the annotation that cordons a GPU of a Node. Its value is the effect of the
+// taint, NoSchedule or NoExecute. Each GPU has an annotation of its own, so that two administrators can cordon two GPUs
+// at once.
 func CordonAnnotation(driver, gpu string) string { return cordonPrefix(driver) + gpu }
 
 func cordonPrefix(driver string) string { return "cordon." + driver + "/" }

@@ -16,15 +16,16 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// ReservedTaint is on all devices of a reserved GPU but its monitor. No claim gets one of them, until all devices are free that a
-// preemption frees for a pod.
+// ReservedTaint is on all devices of a reserved GPU but its monitor. No claim gets one of them, until all devices are
+// free that a preemption frees for a pod.
 const ReservedTaint = "gpu.nvidia.com/reserved"
 
-// MaxReservation is the longest time before its end for which a reservation counts. So a writer that is gone, or whose clock is
-// wrong, takes no GPU out of use for longer.
+// MaxReservation is the longest time before its end for which a reservation counts. So a writer that is gone, or whose
+// clock is wrong, takes no GPU out of use for longer.
 const MaxReservation = 10 * time.Minute
 
-// ReservationAnnotation returns the name of the annotation that reserves a GPU of a Node. Its value is the end, as in RFC 3339.
+// ReservationAnnotation returns the name of the annotation that reserves a GPU of a Node. Its value is the end, as in
+// RFC 3339.
 func ReservationAnnotation(driver, gpu string) string { return reservationPrefix(driver) + gpu }
 
 func reservationPrefix(driver string) string { return "reserve." + driver + "/" }
@@ -42,8 +43,8 @@ func ReservationsOf(driver string, annotations map[string]string) (names []strin
 // Reservations are the ends of the reservations of a node's GPUs, by PCI address.
 type Reservations map[string]time.Time
 
-// ParseReservations reads a Node's annotations. Those without the name of a GPU, or without a time, reserve nothing; the error
-// names them.
+// ParseReservations reads a Node's annotations. Those without the name of a GPU, or without a time, reserve nothing;
+// the error names them.
 func ParseReservations(driver string, annotations map[string]string) (Reservations, error) {
 	out := Reservations{}
 	var errs []error

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire has the words that the driver's programs, and others, read on Kubernetes' objects: keys of taints, annotations, names of
-// pools and attributes.
+// Package wire has the words that the driver's programs, and others, read on Kubernetes' objects: keys of taints,
+// annotations, names of pools and attributes.
 package wire
 
 import (
@@ -26,7 +26,8 @@ const (
 	MIGLayoutAttribute resourceapi.QualifiedName = "migLayout"
 )
 
-// OfNow reports whether a taint is one that a device has on its node for a time: for a fault, a cordon or a reservation.
+// OfNow reports whether a taint is one that a device has on its node for a time: for a fault, a cordon or a
+// reservation.
 func OfNow(t resourceapi.DeviceTaint) bool {
 	return t.Key == UnhealthyTaint || t.Key == CordonTaint || t.Key == ReservedTaint
 }
@@ -34,8 +35,8 @@ func OfNow(t resourceapi.DeviceTaint) bool {
 // PoolName returns the name of a node's pool of devices for use.
 func PoolName(node string) string { return node + "/gpu" }
 
-// MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool do
-// not count them.
+// MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool
+// do not count them.
 func MonitorPoolName(node string) string { return node + "/monitor" }
 
 // NodeOf returns the node of a pool by the pool's name.

@@ -77,7 +77,8 @@ type Status struct {
 	Used Amounts `json:"used,omitzero"`
 	// Reservations are the charges of claims that the webhook allowed and that the controller has not counted yet.
 	Reservations []Reservation `json:"reservations,omitempty"`
-	// CountedVersion is a resourceVersion of claims: all changes until then are counted. Empty: nothing was counted yet.
+	// CountedVersion is a resourceVersion of claims: all changes until then are counted. Empty: nothing was counted
+	// yet.
 	CountedVersion string             `json:"countedVersion,omitempty"`
 	Conditions     []metav1.Condition `json:"conditions,omitempty"`
 }

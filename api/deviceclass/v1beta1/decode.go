@@ -92,8 +92,8 @@ func invalid(path, format string, args ...any) error {
 	return &FieldError{path, fmt.Errorf(format, args...)}
 }
 
-// Unmarshal decodes JSON as strictly as the API server: names are case-sensitive, and an unknown or duplicate field is an
-// error. Every error is a FieldError.
+// Unmarshal decodes JSON as strictly as the API server: names are case-sensitive, and an unknown or duplicate field is
+// an error. Every error is a FieldError.
 func Unmarshal(data []byte, into any) error {
 	strict, err := json.UnmarshalStrict(data, into)
 	var wrongType *gojson.UnmarshalTypeError

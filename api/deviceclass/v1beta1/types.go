@@ -80,8 +80,8 @@ type TimeSlicingConfig struct {
 	Interval Interval `json:"interval,omitempty"`
 }
 
-// Quantity is an amount of bytes. Its exponent has at most two digits: with billions of digits, parsing and comparing it
-// would use up the process's memory.
+// Quantity is an amount of bytes. Its exponent has at most two digits: with billions of digits, parsing and comparing
+// it would use up the process's memory.
 type Quantity struct{ resource.Quantity }
 
 // MPSConfig configures the MPS daemon of a device. If the claim has a share of the device, the smaller of both limits

@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package requests has the files by which the hook of a starting container asks the plugin for a limit of its memory. A file
-// has the request, and one beside it the answer. Only root can use their directory. A file waits while the plugin does not
-// run. So containers start meanwhile too, and get their limit later.
+// Package requests has the files by which the hook of a starting container asks the plugin for a limit of its memory. A
+// file has the request, and one beside it the answer. Only root can use their directory. A file waits while the plugin
+// does not run. So containers start meanwhile too, and get their limit later.
 package requests
 
 import (
@@ -35,7 +35,8 @@ const (
 	suffixAnswer  = ".answer"
 )
 
-// sizeLimit limits the bytes of a file and of a container's state. A state has the annotations of its pod, of up to 256 KiB.
+// sizeLimit limits the bytes of a file and of a container's state. A state has the annotations of its pod, of up to 256
+// KiB.
 const sizeLimit = 1 << 20
 
 // labelAsk and labelAnswer label the files' operations.
@@ -75,8 +76,8 @@ func CgroupOf(state io.Reader, procRoot string) (string, error) {
 	return path, err
 }
 
-// Ask writes a request and waits for its answer. It returns no error if the context ends before: the plugin does not run, or
-// the GPU does not answer. The limit follows then.
+// Ask writes a request and waits for its answer. It returns no error if the context ends before: the plugin does not
+// run, or the GPU does not answer. The limit follows then.
 func Ask(ctx context.Context, h *host.Host, dir string, r memorylimit.Request) (answered bool, err error) {
 	if err := r.Check(); err != nil {
 		return false, err
@@ -128,8 +129,8 @@ func (s *Files) Make() error { return s.host.MkdirAll(labelAnswer, 0o700, s.dir)
 // Dir is the directory, to be watched.
 func (s *Files) Dir() string { return s.dir }
 
-// List returns the requests, in the order of their files. It removes those of cgroups that are gone from cgroupRoot, and
-// files without a request. With an error some requests can be missing.
+// List returns the requests, in the order of their files. It removes those of cgroups that are gone from cgroupRoot,
+// and files without a request. With an error some requests can be missing.
 func (s *Files) List(cgroupRoot string) (asked []memorylimit.Request, err error) {
 	names, _, err := s.host.List(s.dir) // A hook is still writing the unfinished ones.
 	if err != nil {

@@ -27,9 +27,9 @@ const (
 // controlSocket is the socket of NVIDIA's daemon for its clients.
 const controlSocket = "control"
 
-// Time limits. A daemon takes about a second to start; after a minute it counts as hanging. A command takes milliseconds, and
-// seconds where processes wait for the CPU. A change of limits, with all of its commands, has settleLimit. The command
-// that starts a server has serverLimit, because a claim need not wait for it.
+// Time limits. A daemon takes about a second to start; after a minute it counts as hanging. A command takes
+// milliseconds, and seconds where processes wait for the CPU. A change of limits, with all of its commands, has
+// settleLimit. The command that starts a server has serverLimit, because a claim need not wait for it.
 const (
 	startLimit  = 40 * time.Second
 	settleLimit = 15 * time.Second
@@ -345,8 +345,8 @@ func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, ref
 	return p, false, nil
 }
 
-// awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first. A daemon for
-// many users has a server from then on.
+// awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first. A daemon
+// for many users has a server from then on.
 func (d *daemon) awaitReady(p *process, n namespace, l *limiter, many bool) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()

@@ -38,8 +38,8 @@ const (
 
 // namespace describes the mount namespace of a daemon, and the daemon in it.
 type namespace struct {
-	// Root is the driver's, and the process's own if it is a root file system. DevRoot holds the device nodes; empty: it
-	// is found.
+	// Root is the driver's, and the process's own if it is a root file system. DevRoot holds the device nodes; empty:
+	// it is found.
 	Root    string   `json:"root"`
 	DevRoot string   `json:"devRoot,omitempty"`
 	Pipe    string   `json:"pipe"`
@@ -129,8 +129,8 @@ func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, erro
 	return cmd, nil
 }
 
-// control sends commands to a running daemon. Its processes have the daemon's root directory, and so its mounts: a mount
-// namespace for each command takes many times longer, because the kernel changes all namespaces under one lock.
+// control sends commands to a running daemon. Its processes have the daemon's root directory, and so its mounts: a
+// mount namespace for each command takes many times longer, because the kernel changes all namespaces under one lock.
 type control struct {
 	root    *os.File // Open, because the PID of a daemon that has ended can become that of another process.
 	program string
@@ -216,8 +216,8 @@ func (p *process) cause() string {
 	return cmp.Or(text, "exited with no output")
 }
 
-// refusedOption reports that the process ended as one that does not know an argument. Driver 580.159.04 prints its usage
-// and succeeds. Another driver may print its usage and fail. A daemon that was killed knows its arguments.
+// refusedOption reports that the process ended as one that does not know an argument. Driver 580.159.04 prints its
+// usage and succeeds. Another driver may print its usage and fail. A daemon that was killed knows its arguments.
 func (p *process) refusedOption() bool {
 	select {
 	case <-p.gone:

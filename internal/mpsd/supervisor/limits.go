@@ -39,8 +39,8 @@ const defaults = 0
 
 // limiter sets the limits of a daemon's clients. It is not safe for concurrent use.
 type limiter struct {
-	// control sends commands to the daemon, and daemon is its PID. Time limits: settle for apply and for a command, server for
-	// the command that starts a server.
+	// control sends commands to the daemon, and daemon is its PID. Time limits: settle for apply and for a command,
+	// server for the command that starts a server.
 	control *control
 	daemon  int
 	settle  time.Duration
@@ -48,8 +48,8 @@ type limiter struct {
 
 	mib     uint64 // 0: no limit
 	threads int
-	// unreadable is the daemon's default limit if this driver prints limits in a form that is not known here. Memory limits
-	// are then set, but not compared: a share would never start.
+	// unreadable is the daemon's default limit if this driver prints limits in a form that is not known here. Memory
+	// limits are then set, but not compared: a share would never start.
 	unreadable string
 	// late counts the times that apply waited for a child of the daemon in vain.
 	late map[int]int
@@ -148,8 +148,8 @@ func (l *limiter) apply(ctx context.Context) error {
 	}
 }
 
-// hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could take
-// the device, with all of its memory, and keep the daemon's clients from it.
+// hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could
+// take the device, with all of its memory, and keep the daemon's clients from it.
 func (l *limiter) hold(ctx context.Context) error {
 	servers, err := l.servers(ctx)
 	if err != nil || len(servers) > 0 {

@@ -19,8 +19,8 @@ type output struct {
 // outputKept is the number of bytes that an output keeps.
 const outputKept = 16 << 10
 
-// faultHint is in a line of a server that meets a fault (driver 580.159.04: "Server is handling a fatal GPU error."). It
-// only makes the supervisor ask sooner: other drivers may print another text.
+// faultHint is in a line of a server that meets a fault (driver 580.159.04: "Server is handling a fatal GPU error.").
+// It only makes the supervisor ask sooner: other drivers may print another text.
 var faultHint = []byte("fatal GPU error")
 
 func newOutput() *output { return &output{faults: make(chan struct{}, 1)} }

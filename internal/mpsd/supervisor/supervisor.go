@@ -38,7 +38,8 @@ type Options struct {
 	Dir string
 	// Root is the driver root as this process sees it. DevRoot holds dev/; empty: driverprogram.DevRoot finds it.
 	Root, DevRoot string
-	// Shm is the size of the shared memory of a device, in the form of tmpfs: bytes, or a percentage of the machine's memory.
+	// Shm is the size of the shared memory of a device, in the form of tmpfs: bytes, or a percentage of the machine's
+	// memory.
 	Shm string
 	// Filesystems is the kernel's list, which says whether it has SELinux; empty: that of /proc.
 	Filesystems string

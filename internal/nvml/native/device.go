@@ -181,8 +181,8 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	return out, nil
 }
 
-// nvlink returns the facts of an active link, and whether NVML reported all that it has. The link may go down meanwhile, and
-// old drivers report less.
+// nvlink returns the facts of an active link, and whether NVML reported all that it has. The link may go down
+// meanwhile, and old drivers report less.
 func (d *device) nvlink(i int) (link nvml.NVLink, complete bool, err error) {
 	link = nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
 	version, versionErr := get(d.session, "nvmlDeviceGetNvLinkVersion", with(d.handle.GetNvLinkVersion, i))

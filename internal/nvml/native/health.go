@@ -54,8 +54,8 @@ func (d *device) Health() (nvml.Health, error) {
 	return h, err
 }
 
-// optional is get for a fact of less weight: a GPU that cannot report it reports the zero value. failed keeps the error of
-// a GPU that answers no query, after which no more queries are made.
+// optional is get for a fact of less weight: a GPU that cannot report it reports the zero value. failed keeps the error
+// of a GPU that answers no query, after which no more queries are made.
 func optional[T any](failed *error, q querier, symbol string, call func() (T, gonvml.Return)) (v T) {
 	if *failed != nil {
 		return v
@@ -67,9 +67,9 @@ func optional[T any](failed *error, q querier, symbol string, call func() (T, go
 	return v
 }
 
-// fieldValue returns a number, or another one if the driver did not answer for the field, with whichever code: one odd field
-// must not hide the others. Only the error of a GPU that answers no query is returned. Drivers report the same field with
-// 32 or 64 bits.
+// fieldValue returns a number, or another one if the driver did not answer for the field, with whichever code: one odd
+// field must not hide the others. Only the error of a GPU that answers no query is returned. Drivers report the same
+// field with 32 or 64 bits.
 func fieldValue(symbol string, f gonvml.FieldValue, without int64) (int64, error) {
 	switch err := failed(symbol, gonvml.Return(f.NvmlReturn)); {
 	case err == nil && (f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG) || f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG_LONG)):

@@ -35,8 +35,8 @@ type Library struct {
 	symbols  map[string]bool
 	// The version of CUDA for which libcuda.so.1 was loaded, or 0. A process has one version of the driver.
 	cuda atomic.Int64
-	// links has the nvml.NVLink of each active link, by its linkKey. A link keeps its end while it is active, so a scan of
-	// unchanged links asks for their states only.
+	// links has the nvml.NVLink of each active link, by its linkKey. A link keeps its end while it is active, so a scan
+	// of unchanged links asks for their states only.
 	links sync.Map
 }
 

@@ -111,7 +111,8 @@ func (d *device) ProcessMemory() ([]nvml.ProcessMemory, error) {
 	held := map[nvml.Process]int64{}
 	for _, i := range all {
 		p := nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)), ComputeInstance: int(int32(i.ComputeInstanceId))}
-		// The driver's "not available" has all bits set, as -1 has. It lists a process with two contexts twice, with equal memory.
+		// The driver's "not available" has all bits set, as -1 has. It lists a process with two contexts twice, with
+		// equal memory.
 		bytes, listed := held[p]
 		if !listed {
 			bytes = nvml.NotReported

@@ -79,8 +79,8 @@ func each[T any](ask func(index int) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-// inOrder sorts listed instances by ID, without duplicates. One can vanish between its listing and its query, so inOrder lists
-// again while the lists become shorter. If the last list still has the instance, its query failed.
+// inOrder sorts listed instances by ID, without duplicates. One can vanish between its listing and its query, so
+// inOrder lists again while the lists become shorter. If the last list still has the instance, its query failed.
 func inOrder[T any](list func() ([]T, error), id func(T) (int, error)) ([]T, error) {
 	for before := math.MaxInt; ; {
 		all, err := list()
@@ -170,8 +170,8 @@ func (s *session) DriverVersion() (string, error) {
 	return get(s, "nvmlSystemGetDriverVersion", s.library.lib.SystemGetDriverVersion)
 }
 
-// CUDAVersion asks NVML, which loads libcuda.so.1 for the answer. The dynamic linker does not find that library below another
-// driver root, unless it is loaded already.
+// CUDAVersion asks NVML, which loads libcuda.so.1 for the answer. The dynamic linker does not find that library below
+// another driver root, unless it is loaded already.
 func (s *session) CUDAVersion() (int, error) {
 	const symbol = "nvmlSystemGetCudaDriverVersion_v2"
 	version, err := get(s, symbol, s.library.lib.SystemGetCudaDriverVersion_v2)

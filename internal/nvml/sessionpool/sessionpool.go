@@ -21,8 +21,8 @@ import (
 // driver, so the time is short.
 const linger = 500 * time.Millisecond
 
-// callLimit limits the wait for NVML to open or close. It is below the kubelet's 45 s, and above the time that the driver
-// needs to initialise many GPUs.
+// callLimit limits the wait for NVML to open or close. It is below the kubelet's 45 s, and above the time that the
+// driver needs to initialise many GPUs.
 const callLimit = 30 * time.Second
 
 // Pool shares one open NVML session among operations. It is safe for concurrent use.
@@ -51,8 +51,8 @@ type call struct {
 	err   error // set before ended is closed
 }
 
-// New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address, as nvml.Kernel does. The Pool
-// reports errors of closing a session.
+// New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address, as nvml.Kernel does. The
+// Pool reports errors of closing a session.
 func New(library nvml.Library, listed func(address string) bool, reports notify.Reporter) *Pool {
 	p := &Pool{After: time.After, library: library, listed: listed, reports: reports}
 	p.idle = time.AfterFunc(linger, func() {
@@ -98,8 +98,8 @@ func (g *GPU) Reopen() error {
 	return nil
 }
 
-// GPUInstanceProfiles asks NVML once in a session, because NVML needs a query for each profile. The caller must not change
-// the list.
+// GPUInstanceProfiles asks NVML once in a session, because NVML needs a query for each profile. The caller must not
+// change the list.
 func (g *GPU) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
 	p := g.pool
 	p.mu.Lock()

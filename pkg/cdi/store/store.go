@@ -3,8 +3,8 @@
 
 // Package store keeps CDI specs on disk, one file a claim, named by the claim's UID.
 //
-// The host package writes the files, so that tests can make each operation fail. Other drivers use the same directory. It
-// is usually on tmpfs and empty after a reboot, so a missing file proves nothing about the claim.
+// The host package writes the files, so that tests can make each operation fail. Other drivers use the same directory.
+// It is usually on tmpfs and empty after a reboot, so a missing file proves nothing about the claim.
 package store
 
 import (
@@ -49,9 +49,9 @@ const (
 // Metadata returns the name of the i-th metadata file.
 func Metadata(i int) string { return metadata + strconv.Itoa(i) }
 
-// New returns a store. mounted is the directory of files that specs mount. It must be outside of dir. The kernel reports
-// the end of a deleted directory only when no container has a file of it mounted. Until then containerd watches the old
-// directory, and finds no specs in the new one. The first write creates a directory.
+// New returns a store. mounted is the directory of files that specs mount. It must be outside of dir. The kernel
+// reports the end of a deleted directory only when no container has a file of it mounted. Until then containerd watches
+// the old directory, and finds no specs in the new one. The first write creates a directory.
 func New(h *host.Host, dir, mounted, driver string) *Store {
 	return &Store{host: h, dir: dir, mounted: mounted, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
 }
@@ -112,8 +112,8 @@ func (s *Store) write(label host.Label, attempt, path string, data []byte) error
 	return nil
 }
 
-// Withdraw removes the claim's spec but keeps the files that it mounts, which running containers use. A missing spec is no
-// error.
+// Withdraw removes the claim's spec but keeps the files that it mounts, which running containers use. A missing spec is
+// no error.
 func (s *Store) Withdraw(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
@@ -168,7 +168,8 @@ type file struct {
 	unfinished      bool
 }
 
-// list lists the files of all claims in directories. The directory decides: a file can be missing whose number is lower.
+// list lists the files of all claims in directories. The directory decides: a file can be missing whose number is
+// lower.
 func (s *Store) list(dirs ...string) (files []file, err error) {
 	for _, dir := range dirs {
 		names, unfinished, err := s.host.List(dir)

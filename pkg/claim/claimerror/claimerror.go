@@ -27,13 +27,14 @@ const (
 type Reason string
 
 const (
-	// InvalidParameters: parameters of the claim, its class or the node's settings are wrong. Correct the field that the
-	// message names, then create the claim again; delete the pod if its claim comes from a template.
+	// InvalidParameters: parameters of the claim, its class or the node's settings are wrong. Correct the field that
+	// the message names, then create the claim again; delete the pod if its claim comes from a template.
 	InvalidParameters Reason = "InvalidParameters"
 	// InvalidAllocation: the claim has no allocation, or one that a single claim cannot have. Follow the message, then
 	// delete the pod and its claim.
 	InvalidAllocation Reason = "InvalidAllocation"
-	// UnknownDevice: the node does not have the allocated device now. Bring the GPU back, or delete the pod and its claim.
+	// UnknownDevice: the node does not have the allocated device now. Bring the GPU back, or delete the pod and its
+	// claim.
 	UnknownDevice Reason = "UnknownDevice"
 	// DeviceInUse: another claim, a device plugin or a process uses the device. Wait for it, or end the user that the
 	// message names.
@@ -43,14 +44,14 @@ const (
 	// DeviceNotReady: the GPU answers, but its state does not allow this. Follow the message; read NVRM messages in the
 	// node's kernel log.
 	DeviceNotReady Reason = "DeviceNotReady"
-	// DeviceUnhealthy: the driver reports a fault of the GPU of a prepared claim. Delete the pod to run it on another GPU;
-	// the message says how the GPU works again.
+	// DeviceUnhealthy: the driver reports a fault of the GPU of a prepared claim. Delete the pod to run it on another
+	// GPU; the message says how the GPU works again.
 	DeviceUnhealthy Reason = "DeviceUnhealthy"
-	// DeviceDegraded: the GPU works, but its memory, clocks or PCIe link need attention, or its faults cannot be seen. Follow
-	// the message; pods need not be moved.
+	// DeviceDegraded: the GPU works, but its memory, clocks or PCIe link need attention, or its faults cannot be seen.
+	// Follow the message; pods need not be moved.
 	DeviceDegraded Reason = "DeviceDegraded"
-	// XIDError: the driver reports an error (XID) of the GPU of a prepared claim. The message says whether a program or the
-	// GPU has the fault; docs/reference/health.md lists the XIDs.
+	// XIDError: the driver reports an error (XID) of the GPU of a prepared claim. The message says whether a program or
+	// the GPU has the fault; docs/reference/health.md lists the XIDs.
 	XIDError Reason = "XIDError"
 	// DriverNotReady: NVIDIA's driver does not answer on the node. Check that nvidia-smi works there; pods start by
 	// themselves then.
@@ -71,12 +72,13 @@ const (
 	// NVLinkDown: NVLink no longer connects the GPUs of a claim's group. Run `nvidia-smi nvlink --status` on the node;
 	// delete the pod to run it elsewhere.
 	NVLinkDown Reason = "NVLinkDown"
-	// SchedulerFault: the scheduler of this version of Kubernetes, or of an unknown one, allocates devices wrongly. The message
-	// says which devices the node leaves out therefore; upgrade Kubernetes, or name the scheduler's version by
+	// SchedulerFault: the scheduler of this version of Kubernetes, or of an unknown one, allocates devices wrongly. The
+	// message says which devices the node leaves out therefore; upgrade Kubernetes, or name the scheduler's version by
 	// `--scheduler-version`.
 	SchedulerFault Reason = "SchedulerFault"
-	// PublishRefused: the API server, an admission policy or a quota refuses ResourceSlices of the node. Correct the policy or quota that
-	// the message names; devices keep the last form that was accepted, and other devices of the node are published.
+	// PublishRefused: the API server, an admission policy or a quota refuses ResourceSlices of the node. Correct the
+	// policy or quota that the message names; devices keep the last form that was accepted, and other devices of the
+	// node are published.
 	PublishRefused Reason = "PublishRefused"
 	// InternalFault: the driver has a bug, and continues. Report the stack from the plugin's log.
 	InternalFault Reason = "InternalFault"

@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memorylimit limits the memory of containers with a share of a GPU, by whichever strategy it is shared. All processes
-// of a container together have at most its share. Drivers since CUDA 13.4 keep such limits for cgroups.
+// Package memorylimit limits the memory of containers with a share of a GPU, by whichever strategy it is shared. All
+// processes of a container together have at most its share. Drivers since CUDA 13.4 keep such limits for cgroups.
 //
-// A hook asks for the limit while the container is created, because its cgroup does not exist before. A cgroup takes its
-// limit with it when it ends, so there is nothing to undo.
+// A hook asks for the limit while the container is created, because its cgroup does not exist before. A cgroup takes
+// its limit with it when it ends, so there is nothing to undo.
 package memorylimit
 
 import (
@@ -29,8 +29,8 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
-// interval is the time after which requests are looked at without an event. It removes those of containers that ended, and
-// repeats what failed.
+// interval is the time after which requests are looked at without an event. It removes those of containers that ended,
+// and repeats what failed.
 const interval = 30 * time.Second
 
 // Limiter answers requests of containers.
@@ -196,8 +196,8 @@ func (l *Limiter) work(w *gpuWork) error {
 	})
 }
 
-// finish answers the requests of a limit. A driver without limits, for example an older one since the claim was prepared, keeps
-// no container from its start: the share had no such limit before.
+// finish answers the requests of a limit. A driver without limits, for example an older one since the claim was
+// prepared, keeps no container from its start: the share had no such limit before.
 func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 	if err == nil {
 		err = done.err

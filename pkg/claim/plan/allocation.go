@@ -14,8 +14,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// Allocation is the part of the scheduler's allocation that plans depend on. Equal allocations have equal values, whether
-// the API server sent JSON or protobuf. Records contain it, also those of earlier releases, which lack later fields.
+// Allocation is the part of the scheduler's allocation that plans depend on. Equal allocations have equal values,
+// whether the API server sent JSON or protobuf. Records contain it, also those of earlier releases, which lack later
+// fields.
 type Allocation struct {
 	Results []Result `json:"results,omitempty"`
 	// Their order is the allocation's, because the last one for a device applies.

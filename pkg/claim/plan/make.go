@@ -21,7 +21,8 @@ import (
 type Node struct {
 	// Driver is the driver's name; Make ignores results of other drivers.
 	Driver string
-	// Pool is the name of the node's pool. MonitorPool is the name of the pool of its monitor devices, which were in Pool before.
+	// Pool is the name of the node's pool. MonitorPool is the name of the pool of its monitor devices, which were in
+	// Pool before.
 	Pool, MonitorPool string
 	Snapshot          gpu.Snapshot
 	// Policy returns the node's setting for a GPU or a MIG profile of it.
@@ -29,8 +30,8 @@ type Node struct {
 	// Standing has the sharing of devices of which other claims have shares, by device name, as far as it differs from
 	// the settings. Claims that name no strategy join those shares.
 	Standing map[string]Sharing
-	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed, and its
-	// shares their strategy.
+	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed, and
+	// its shares their strategy.
 	Prepared Plan
 	// NoMPS is the reason why this node has no MPS; empty if it has.
 	NoMPS string

@@ -35,8 +35,8 @@ var (
 // Plan is the work for one claim on this node.
 type Plan struct {
 	Claim Claim `json:"claim"`
-	// Allocation is the scheduler's. Plans of one claim UID with different allocations are different: the second claim is
-	// not "already prepared".
+	// Allocation is the scheduler's. Plans of one claim UID with different allocations are different: the second claim
+	// is not "already prepared".
 	Allocation Allocation `json:"allocated,omitzero"`
 	// Digest is of the allocation, for releases that do not know Allocation.
 	Digest  string   `json:"allocation"`
@@ -59,7 +59,8 @@ type Metadata struct {
 
 // DevicePlugins are the device plugins of a node.
 type DevicePlugins interface {
-	// GPUs returns the extended resource of each GPU that one of them serves, by PCI address; false before that is known.
+	// GPUs returns the extended resource of each GPU that one of them serves, by PCI address; false before that is
+	// known.
 	GPUs() (map[string]string, bool)
 }
 
@@ -138,8 +139,8 @@ func (d Device) RequestName() string {
 	return name
 }
 
-// MetadataFile returns the number of the metadata file with the i-th device. Files are numbered by request, in the order
-// of the devices. It is false if the plan has no metadata.
+// MetadataFile returns the number of the metadata file with the i-th device. Files are numbered by request, in the
+// order of the devices. It is false if the plan has no metadata.
 func (p Plan) MetadataFile(i int) (number int, ok bool) {
 	if !p.Metadata.Files {
 		return 0, false
@@ -198,8 +199,9 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// Refreshed returns the plan of a prepared claim with the facts of a new plan that may differ. These are the UUID and the
-// minor number of the GPU at each address, and /dev/shm of an older driver. All else is kept, because containers use it.
+// Refreshed returns the plan of a prepared claim with the facts of a new plan that may differ. These are the UUID and
+// the minor number of the GPU at each address, and /dev/shm of an older driver. All else is kept, because containers
+// use it.
 func (p Plan) Refreshed(now Plan) Plan {
 	p.Devices = slices.Clone(p.Devices)
 	for i := range p.Devices {

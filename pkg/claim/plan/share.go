@@ -34,10 +34,11 @@ type Sharing struct {
 	// Interval is the time slice, 0 (default) to 3 (long). It is valid if Timed is set.
 	Interval int  `json:"interval,omitempty"`
 	Timed    bool `json:"timed,omitempty"`
-	// MemoryLimit is each process's limit, in bytes. Nil means no limit: for a device without shares, and for time slices.
+	// MemoryLimit is each process's limit, in bytes. Nil means no limit: for a device without shares, and for time
+	// slices.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
-	// ContainerLimit is the limit of all processes of a container together, in bytes; 0 means no limit, as with drivers before
-	// CUDA 13.4.
+	// ContainerLimit is the limit of all processes of a container together, in bytes; 0 means no limit, as with drivers
+	// before CUDA 13.4.
 	ContainerLimit uint64 `json:"containerLimit,omitempty"`
 	// ActiveThreadPercentage is each process's limit of the SMs in percent; 0 means no limit.
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`

@@ -104,9 +104,9 @@ func (s *Store) Undo(uid string) error {
 	return err
 }
 
-// Put writes a claim's record durably, except for an intent that replaces no commit: its effects end with the boot, so a
-// power cut may lose it. It must not leave an incomplete file, which would block the node's GPUs. The caller holds the
-// claim's lock.
+// Put writes a claim's record durably, except for an intent that replaces no commit: its effects end with the boot, so
+// a power cut may lose it. It must not leave an incomplete file, which would block the node's GPUs. The caller holds
+// the claim's lock.
 func (s *Store) Put(r Record) error {
 	uid := r.Plan.Claim.UID
 	if !ValidUID(uid) {

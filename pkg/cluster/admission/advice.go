@@ -68,8 +68,8 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	return r
 }
 
-// Explain reviews the spec of a claim for a person who asks why it waits. The errors are those for which a claim is denied
-// or Prepare fails.
+// Explain reviews the spec of a claim for a person who asks why it waits. The errors are those for which a claim is
+// denied or Prepare fails.
 func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClaimSpec) (errors, warnings []string) {
 	r := v.reviewClaim(ctx, spec, field.NewPath("spec"), Options{})
 	for _, e := range r.Errors {
@@ -82,8 +82,8 @@ func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClai
 // over the other limits, but any program can post a review.
 const maxSelectors = 64 << 10
 
-// maxPatterns is the size of the regular expressions of a selector, in instructions. Repetitions in a selector of the API's
-// largest size could take all memory of the controller.
+// maxPatterns is the size of the regular expressions of a selector, in instructions. Repetitions in a selector of the
+// API's largest size could take all memory of the controller.
 const maxPatterns = 5000
 
 // maxExponent is the largest decimal exponent of an amount that a review compares.
@@ -259,8 +259,8 @@ func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown 
 	r.warn("%s: no device has the %s %s%s", where, kind, shown, v.instead(n))
 }
 
-// Correct returns a selector with names of attributes and capacities of the driver corrected that no device has, and says
-// which. Without such a name the change is empty.
+// Correct returns a selector with names of attributes and capacities of the driver corrected that no device has, and
+// says which. Without such a name the change is empty.
 func (v *ClusterView) Correct(expression string) (corrected, change string) {
 	corrected = expression
 	var changes []string

@@ -118,7 +118,8 @@ func (v *ClusterView) checkResourceName(r *result, class *resourceapi.DeviceClas
 	}
 }
 
-// evaluateFor is the processor time for the selectors of a class: expressions can be slow, and clusters can have many shapes.
+// evaluateFor is the processor time for the selectors of a class: expressions can be slow, and clusters can have many
+// shapes.
 const evaluateFor = 100 * time.Millisecond
 
 // concerns reports whether selectors are about this driver's devices: they name the driver or read its attributes.
@@ -169,8 +170,8 @@ func (v *ClusterView) failingHere(ctx context.Context, selectors []resourceapi.D
 	return ""
 }
 
-// firstError evaluates the selectors in turn until one is false or fails. An invalid one is false: the API server refuses
-// it.
+// firstError evaluates the selectors in turn until one is false or fails. An invalid one is false: the API server
+// refuses it.
 func (v *ClusterView) firstError(ctx context.Context, selectors []resourceapi.DeviceSelector, c ask.Candidate) (int, error) {
 	for i, one := range selectors {
 		if one.CEL == nil {
@@ -271,8 +272,8 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 	return v.concerns(selector.Expressions(class.Spec.Selectors))
 }
 
-// Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none. After
-// the time limit it returns an error; each attempt continues where the last one ended.
+// Evaluate returns whether an existing class would be denied now, fails on a device of the cluster, or matches none.
+// After the time limit it returns an error; each attempt continues where the last one ended.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
 	ctx, cancel := v.limited(ctx, evaluateFor)
 	defer cancel()

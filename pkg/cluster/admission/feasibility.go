@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Limits of a review. The allocator takes long if it must try many combinations, so its processor time is limited. On a busy
-// machine that time takes longer, and the API server waits for two seconds.
+// Limits of a review. The allocator takes long if it must try many combinations, so its processor time is limited. On a
+// busy machine that time takes longer, and the API server waits for two seconds.
 const (
 	searchFor = 25 * time.Millisecond
 	reviewFor = time.Second
@@ -116,8 +116,8 @@ func (v *ClusterView) grows(driver string, kind gpu.Kind) bool {
 	return v.OnDemand && (driver == v.driver || driver == "") && (kind == gpu.KindMIG || kind == "")
 }
 
-// elsewhere reports whether selectors need a profile or model that no device of the cluster has. Nodes that publish less
-// than they can have a device of each.
+// elsewhere reports whether selectors need a profile or model that no device of the cluster has. Nodes that publish
+// less than they can have a device of each.
 func (v *ClusterView) elsewhere(expressions []string) bool {
 	for _, e := range expressions {
 		for name, values := range v.Read(e).Required {

@@ -31,8 +31,8 @@ import (
 
 // Options says what a review denies.
 type Options struct {
-	// Binding denies objects with errors. If false, errors become warnings: the objects can belong to other drivers, and
-	// this driver must not block them.
+	// Binding denies objects with errors. If false, errors become warnings: the objects can belong to other drivers,
+	// and this driver must not block them.
 	Binding bool
 	// DenyUnsatisfiable denies claims and templates that no node could satisfy, even an empty one. If false, they get a
 	// warning.
@@ -72,7 +72,8 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 		status := apierrors.NewInvalid(kind, request.Name, denied).Status()
 		response.Allowed, response.Result = false, &status
 		response.Result.Message = denied.ToAggregate().Error()
-		// kubectl prints only the causes of an invalid object, and not the message, in which the API server names the webhook.
+		// kubectl prints only the causes of an invalid object, and not the message, in which the API server names the
+		// webhook.
 		response.Result.Details.Causes = slices.Insert(response.Result.Details.Causes, 0, metav1.StatusCause{
 			Type: metav1.CauseTypeForbidden, Field: v.driver, Message: "the webhook of the GPU driver refuses the object",
 		})
@@ -165,8 +166,8 @@ type devices struct {
 	} `json:"requests"`
 }
 
-// longAmounts reports whether a claim or template of any API version has an amount that takes long to parse. An API server
-// would take as long before it asks for a review, but any program can post one.
+// longAmounts reports whether a claim or template of any API version has an amount that takes long to parse. An API
+// server would take as long before it asks for a review, but any program can post one.
 func longAmounts(raw []byte) bool {
 	var object struct {
 		Spec struct {

@@ -26,9 +26,11 @@ type ClusterView struct {
 	pools  []pool.Pool
 	// empty are empty nodes that publish the pools.
 	empty []*ask.Node
-	// OnDemand means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
+	// OnDemand means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting
+	// Auto).
 	OnDemand bool
-	// SearchFor is the processor time of a search for a node that satisfies a claim. The default is for reviews of the API server.
+	// SearchFor is the processor time of a search for a node that satisfies a claim. The default is for reviews of the
+	// API server.
 	SearchFor time.Duration
 	// reviewFor is the least limit of a review by the wall.
 	reviewFor time.Duration
@@ -77,8 +79,8 @@ func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterV
 	return v
 }
 
-// maxNames is the number of names of attributes and capacities, and of values, that a pool adds. A node of one model has
-// fifty; warnings compare with each.
+// maxNames is the number of names of attributes and capacities, and of values, that a pool adds. A node of one model
+// has fifty; warnings compare with each.
 const maxNames = 256
 
 // readNames adds the names and values of a pool.

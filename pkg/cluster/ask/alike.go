@@ -238,8 +238,8 @@ func (q *Question) attribute(a resourceapi.DeviceAttribute) uint64 {
 	return max(1, maphash.Bytes(q.seed, encoded))
 }
 
-// alone encodes what the allocator sees of a node: not its name, the names of devices, or attributes that no selector reads.
-// repeated remembers the results of repeats.
+// alone encodes what the allocator sees of a node: not its name, the names of devices, or attributes that no selector
+// reads. repeated remembers the results of repeats.
 func (q *Question) alone(n *Node, repeated map[string]bool) (*Alike, uint64) {
 	out := &Alike{Node: n, Names: []string{n.Name}}
 	var bare, allocated []byte

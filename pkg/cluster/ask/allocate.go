@@ -42,8 +42,8 @@ type Placement struct {
 	Allocations []resourceapi.AllocationResult
 }
 
-// Allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims. The text
-// explains No and Fatal, if the allocator does.
+// Allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims. The
+// text explains No and Fatal, if the allocator does.
 func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
 	result Outcome, text string,
 ) {
@@ -121,8 +121,8 @@ func (n *Node) state(released sets.Set[types.NamespacedName]) structured.Allocat
 	return out
 }
 
-// anyTooFew reports whether the node has too few devices for a request of the claims. A selector that fails leaves the answer to the allocator,
-// because such an error ends the scheduler's attempt.
+// anyTooFew reports whether the node has too few devices for a request of the claims. A selector that fails leaves the
+// answer to the allocator, because such an error ends the scheduler's attempt.
 func (a Asker) anyTooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) bool {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
@@ -137,9 +137,9 @@ func (a Asker) anyTooFew(ctx context.Context, n *Node, released sets.Set[types.N
 	return false
 }
 
-// TooFew reports whether a request counts more devices than the node can give it. Each test here is one that every allocated
-// device passes. It is false for requests of an open number or for administrators, and without a class. The error is the
-// first one of a selector.
+// TooFew reports whether a request counts more devices than the node can give it. Each test here is one that every
+// allocated device passes. It is false for requests of an open number or for administrators, and without a class. The
+// error is the first one of a selector.
 func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], q Request) (bool, error) {
 	if q.Class == nil || q.Admin() || q.Devices() == 0 {
 		return false, nil
@@ -222,8 +222,8 @@ func (t *together) most() int64 {
 	return min(t.count, sum/t.least)
 }
 
-// Failure explains an error of the allocator. The error of a selector that reads a missing attribute advises the author of
-// the selector in terms of CEL.
+// Failure explains an error of the allocator. The error of a selector that reads a missing attribute advises the author
+// of the selector in terms of CEL.
 func Failure(text string) string {
 	_, after, found := strings.Cut(text, "no such key: ")
 	if !found {

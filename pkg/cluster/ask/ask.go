@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ask asks the scheduler's own allocator, and its selectors, about nodes and claims. Does a device satisfy a
-// selector? Can a node allocate claims? What keeps a request from a device? Admission and people's questions use the same
-// answers, so they never disagree.
+// selector? Can a node allocate claims? What keeps a request from a device? Admission and people's questions use the
+// same answers, so they never disagree.
 //
 // Trap: the allocator takes long if it must try many combinations, so each question needs a context with a limit:
 // WithProcessorTime.
@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
-// Features returns the features of the allocator that the scheduler of a cluster has, by the version of its API server. A
-// feature with fields of its own is on, because a server without it drops the fields. test/allocators compares the
+// Features returns the features of the allocator that the scheduler of a cluster has, by the version of its API server.
+// A feature with fields of its own is on, because a server without it drops the fields. test/allocators compares the
 // features with those of each version's scheduler.
 func Features(server schedulerfault.Version) structured.Features {
 	return structured.Features{

@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
-// Evaluator evaluates selectors. It keeps the slow results: their compiled form, their analysis, and the matching devices. One
-// Evaluator serves a whole process, because a Shape never changes. It is safe for concurrent use.
+// Evaluator evaluates selectors. It keeps the slow results: their compiled form, their analysis, and the matching
+// devices. One Evaluator serves a whole process, because a Shape never changes. It is safe for concurrent use.
 type Evaluator struct {
 	compiled *cel.Cache
 	readings *lru.Cache // By expression.
@@ -69,8 +69,8 @@ const (
 
 // Candidate is a device to evaluate selectors on.
 type Candidate struct {
-	// Shape and Index are the key of the device's results, of which there are Of. Shape is nil for devices of no slice; then
-	// an Index has the same device everywhere. With Of 0 there is no key.
+	// Shape and Index are the key of the device's results, of which there are Of. Shape is nil for devices of no slice;
+	// then an Index has the same device everywhere. With Of 0 there is no key.
 	Shape     *pool.Shape
 	Index, Of int
 	Device    cel.Device
@@ -125,7 +125,8 @@ func (e *Evaluator) Matches(ctx context.Context, expression string, c Candidate)
 	return ok, err
 }
 
-// values is an expression with all that it reads of a device. Many devices of a cluster differ only in other attributes.
+// values is an expression with all that it reads of a device. Many devices of a cluster differ only in other
+// attributes.
 type values struct{ expression, read sum }
 
 func (e *Evaluator) evaluate(ctx context.Context, expression string, d cel.Device) (bool, error) {

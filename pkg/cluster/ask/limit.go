@@ -13,9 +13,9 @@ import (
 // ErrProcessorTime is the cause of the end of a context whose goroutine has used up its processor time.
 var ErrProcessorTime = errors.New("the processor time of the search is used up")
 
-// WithProcessorTime returns a context that ends once the calling goroutine has computed for so long. Time without a processor does
-// not count, so a busy machine gives the same answers as an idle one. Only Linux counts it; elsewhere all time counts. The
-// goroutine keeps its thread until it calls cancel.
+// WithProcessorTime returns a context that ends once the calling goroutine has computed for so long. Time without a
+// processor does not count, so a busy machine gives the same answers as an idle one. Only Linux counts it; elsewhere
+// all time counts. The goroutine keeps its thread until it calls cancel.
 func WithProcessorTime(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	runtime.LockOSThread()
 	ctx, cancel := withTimeOf(ctx, limit, threadClock())

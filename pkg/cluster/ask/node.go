@@ -169,7 +169,8 @@ func (n *Node) Tainted(taint resourceapi.DeviceTaint, selected func(driver strin
 	})
 }
 
-// Untainted returns the node without the taints of a key on the devices that the function selects. The node must be loaded.
+// Untainted returns the node without the taints of a key on the devices that the function selects. The node must be
+// loaded.
 func (n *Node) Untainted(key string, selected func(driver string, d resourceapi.Device) bool) *Node {
 	return n.changed(func(driver string, d *resourceapi.Device) bool {
 		has := func(t resourceapi.DeviceTaint) bool { return t.Key == key }

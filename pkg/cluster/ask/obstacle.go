@@ -47,7 +47,8 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 	return out
 }
 
-// Taints returns the taints, each once, for which the claims' requests do not get devices of a node that their selectors match.
+// Taints returns the taints, each once, for which the claims' requests do not get devices of a node that their
+// selectors match.
 func (a Asker) Taints(ctx context.Context, n *Node, claims []*resourceapi.ResourceClaim) (out []resourceapi.DeviceTaint) {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {

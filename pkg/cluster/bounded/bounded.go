@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bounded limits the memory of one object in a cache. Tenants and nodes write up to 1.5 MB into an object, and a
-// cache of them must not take the memory of the process.
+// Package bounded limits the memory of one object in a cache. Tenants and nodes write up to 1.5 MB into an object, and
+// a cache of them must not take the memory of the process.
 //
-// Keep replaces an object above its limit by a mark: an object of the same type with its identity, and what it holds. All
-// other parts of a mark are unknown, so readers ask TooLarge before they conclude anything from their absence. A mark has
-// the resourceVersion of its object, so a change of the object is a change of the mark.
+// Keep replaces an object above its limit by a mark: an object of the same type with its identity, and what it holds.
+// All other parts of a mark are unknown, so readers ask TooLarge before they conclude anything from their absence. A
+// mark has the resourceVersion of its object, so a change of the object is a change of the mark.
 package bounded
 
 import (
@@ -25,10 +25,12 @@ const (
 	tenants = 16 << 10
 	// pods is the limit for a pod. A container takes about 2 kB after the trim.
 	pods = 32 << 10
-	// administrators is the limit for nodes and classes, whose number no tenant chooses. Labels of a node's features take 10 kB.
+	// administrators is the limit for nodes and classes, whose number no tenant chooses. Labels of a node's features
+	// take 10 kB.
 	administrators = 64 << 10
-	// consumer and result are the memory of a reference to a consumer and of an allocated device. The API server accepts up to
-	// 256 and 32 in a claim, only the scheduler and administrators write them, and the limit grows with them.
+	// consumer and result are the memory of a reference to a consumer and of an allocated device. The API server
+	// accepts up to 256 and 32 in a claim, only the scheduler and administrators write them, and the limit grows with
+	// them.
 	consumer, result = 512, 1 << 10
 	// events is the limit for an Event, text the part of a longer message that is kept, and word that of other texts.
 	events, text, word = 8 << 10, 4 << 10, 256
@@ -114,7 +116,8 @@ func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return out
 }
 
-// claim keeps the classes of the requests if they fit, and always the devices and the consumers: no tenant can hide a GPU.
+// claim keeps the classes of the requests if they fit, and always the devices and the consumers: no tenant can hide a
+// GPU.
 func claim(c *resourceapi.ResourceClaim, limit int) *resourceapi.ResourceClaim {
 	out := &resourceapi.ResourceClaim{ObjectMeta: identity(c.ObjectMeta)}
 	out.Status.ReservedFor = c.Status.ReservedFor

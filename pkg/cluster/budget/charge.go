@@ -128,8 +128,8 @@ func (c Charge) written(hard v1alpha1.Amounts) v1alpha1.Amounts {
 	return out
 }
 
-// complete returns the charge with all of its models, because a budget can get more limits. Of too many models, the ones
-// with the largest cost stay.
+// complete returns the charge with all of its models, because a budget can get more limits. Of too many models, the
+// ones with the largest cost stay.
 func (c Charge) complete() v1alpha1.Amounts {
 	out := v1alpha1.Amounts{Amount: c.Amount.written()}
 	models := slices.SortedFunc(maps.Keys(c.Models), func(a, b string) int {

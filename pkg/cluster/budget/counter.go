@@ -29,7 +29,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Counter returns the charges of claims, for a cluster with one pool of each shape of nodes. It is safe for concurrent use.
+// Counter returns the charges of claims, for a cluster with one pool of each shape of nodes. It is safe for concurrent
+// use.
 type Counter struct {
 	asker   ask.Asker
 	driver  string
@@ -225,8 +226,8 @@ func fits(c ask.Candidate, asked map[resourceapi.QualifiedName]resource.Quantity
 	return true
 }
 
-// part returns the part of a device that a share consumes, or all of a device without shares. Its number of GPUs is by the
-// larger of its parts of memory and compute.
+// part returns the part of a device that a share consumes, or all of a device without shares. Its number of GPUs is by
+// the larger of its parts of memory and compute.
 func part(c ask.Candidate, size Amount, asked map[resourceapi.QualifiedName]resource.Quantity) Amount {
 	if !ptr.Deref(c.Device.AllowMultipleAllocations, false) {
 		return size
@@ -338,8 +339,8 @@ func (p *Published) size(of, device string) (d resourceapi.Device, kind pool.Kin
 	return d, kind, size, false
 }
 
-// Allocated returns the cost of the devices that a claim has. ok is false if a device is not published, so that its size
-// is unknown.
+// Allocated returns the cost of the devices that a claim has. ok is false if a device is not published, so that its
+// size is unknown.
 func (c *Counter) Allocated(a *resourceapi.AllocationResult, in Pools) (total Charge, ok bool) {
 	for r := range pool.Results(a, c.driver) {
 		if ptr.Deref(r.AdminAccess, false) {

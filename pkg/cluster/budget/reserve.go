@@ -53,8 +53,8 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 		name, strings.Join(broken, "; "), b.Namespace))
 }
 
-// Reserve adds the reservation of a claim to the status, or returns why not. Reservations of one name cost as much as the
-// largest of them, because only one claim of a name can exist.
+// Reserve adds the reservation of a claim to the status, or returns why not. Reservations of one name cost as much as
+// the largest of them, because only one claim of a name can exist.
 func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 	var was Charge
 	for _, r := range b.Status.Reservations {
@@ -77,8 +77,8 @@ func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 	return nil
 }
 
-// Expiry is the age of a reservation, since the leader first saw it, from which on its claim cannot appear any more. An API server
-// ends a request after a minute by default.
+// Expiry is the age of a reservation, since the leader first saw it, from which on its claim cannot appear any more. An
+// API server ends a request after a minute by default.
 const Expiry = 90 * time.Second
 
 // Counted are the claims of a namespace, from a cache or a list.
@@ -93,8 +93,8 @@ type Counted struct {
 	Ages Ages
 }
 
-// Ages has the time at which this process first saw each reservation of a budget. The time in the reservation is by the clock of the
-// process that made it, which can differ by minutes.
+// Ages has the time at which this process first saw each reservation of a budget. The time in the reservation is by the
+// clock of the process that made it, which can differ by minutes.
 type Ages map[sighting]time.Time
 
 // sighting identifies a reservation.
@@ -180,7 +180,8 @@ func Count(b *v1alpha1.GPUBudget, c Counted, now time.Time) {
 
 // Ratio is the use of a limit, for metrics.
 type Ratio struct {
-	// Limit is `gpus` or `memory`, and Model is empty for the limit of all models. GPUs are counted, and memory is in bytes.
+	// Limit is `gpus` or `memory`, and Model is empty for the limit of all models. GPUs are counted, and memory is in
+	// bytes.
 	Limit, Model string
 	Used, Hard   float64
 }

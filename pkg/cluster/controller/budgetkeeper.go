@@ -36,8 +36,8 @@ type budgetKeeper struct {
 	budgets, claims cache.SharedIndexInformer
 
 	mu sync.Mutex
-	// dirty are the namespaces to count. seen is the newest resourceVersion of a claim that the handlers have received: the
-	// cache has all changes until then.
+	// dirty are the namespaces to count. seen is the newest resourceVersion of a claim that the handlers have received:
+	// the cache has all changes until then.
 	dirty sets.Set[string]
 	seen  string
 	wake  chan struct{}
@@ -243,7 +243,8 @@ func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims 
 	return nil
 }
 
-// same reports whether two states differ at most in the version. Each change of the cluster would cause a write otherwise.
+// same reports whether two states differ at most in the version. Each change of the cluster would cause a write
+// otherwise.
 func same(a, b v1alpha1.Status) bool {
 	if a.CountedVersion != "" {
 		a.CountedVersion = b.CountedVersion
@@ -271,14 +272,14 @@ func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*re
 // lastCost is the last known cost of a claim.
 type lastCost struct {
 	budget.Charge
-	// version is the resourceVersion of the claim, and by the counter; nil for an allocated claim, whose cost does not change
-	// with the cluster.
+	// version is the resourceVersion of the claim, and by the counter; nil for an allocated claim, whose cost does not
+	// change with the cluster.
 	version string
 	by      *budget.Counter
 }
 
-// charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of it. The
-// error is budget.ErrTime.
+// charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of
+// it. The error is budget.ErrTime.
 func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) (budget.Charge, error) {
 	counter := k.Budgets.count()
 	known, counted := k.costs[claim.UID]
@@ -312,8 +313,8 @@ func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceCl
 	return cost, nil
 }
 
-// devices returns the requests of a claim. Those of one that is too large for the cache are read, once for each version: its cost
-// without its selectors and amounts would be another one.
+// devices returns the requests of a claim. Those of one that is too large for the cache are read, once for each
+// version: its cost without its selectors and amounts would be another one.
 func (k *budgetKeeper) devices(ctx context.Context, claim *resourceapi.ResourceClaim) (resourceapi.DeviceClaim, error) {
 	if !bounded.TooLarge(claim) {
 		return claim.Spec.Devices, nil

@@ -34,8 +34,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/budget"
 )
 
-// Budgets reviews the creation of claims under GPU budgets, on every instance. It writes a reservation into the budget of
-// the namespace before it allows a claim. It is safe for concurrent use.
+// Budgets reviews the creation of claims under GPU budgets, on every instance. It writes a reservation into the budget
+// of the namespace before it allows a claim. It is safe for concurrent use.
 type Budgets struct {
 	driver    string
 	client    dynamic.NamespaceableResourceInterface
@@ -183,8 +183,8 @@ func (b *Budgets) get(ctx context.Context, namespace string) (*v1alpha1.GPUBudge
 	return budgetOf(u)
 }
 
-// counted reads the budget of a namespace, and waits a moment for its count: a file can have a budget and the first pods
-// under it. The budget that it returns may still not be counted.
+// counted reads the budget of a namespace, and waits a moment for its count: a file can have a budget and the first
+// pods under it. The budget that it returns may still not be counted.
 func (b *Budgets) counted(ctx context.Context, namespace string) (*v1alpha1.GPUBudget, error) {
 	limit := time.NewTimer(countedWithin)
 	defer limit.Stop()
@@ -224,8 +224,8 @@ func (b *Budgets) write(ctx context.Context, of *v1alpha1.GPUBudget) (*v1alpha1.
 	return budgetOf(u)
 }
 
-// pod checks the extended resources and the templates of a pod, so that its author reads the reason. It reserves nothing:
-// the claims that are made for the pod are reviewed again.
+// pod checks the extended resources and the templates of a pod, so that its author reads the reason. It reserves
+// nothing: the claims that are made for the pod are reviewed again.
 func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) error {
 	var pod corev1.Pod
 	if err := json.Unmarshal(r.Object.Raw, &pod); err != nil {

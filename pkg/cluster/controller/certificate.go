@@ -224,8 +224,8 @@ func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	return nil
 }
 
-// own makes the namespace the owner of the webhook configuration: without the namespace nothing answers, and a configuration
-// that stays would deny for ever.
+// own makes the namespace the owner of the webhook configuration: without the namespace nothing answers, and a
+// configuration that stays would deny for ever.
 func (c *Certificate) own(ctx context.Context) error {
 	object, _, _ := c.configs.GetStore().GetByKey(c.configName) // The cache has no errors.
 	config, ok := object.(*admissionv1.ValidatingWebhookConfiguration)

@@ -77,8 +77,8 @@ func (c Checks) Installation(ctx context.Context) error {
 	return nil
 }
 
-// await repeats a check every second until it succeeds. After the context's end it returns the check's newest error, but
-// not one that only reports that end.
+// await repeats a check every second until it succeeds. After the context's end it returns the check's newest error,
+// but not one that only reports that end.
 func await(ctx context.Context, check func(context.Context) error) (last error) {
 	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := check(ctx)

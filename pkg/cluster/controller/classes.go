@@ -101,8 +101,8 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 // refreshed is the annotation that refresh changes.
 const refreshed = "gpu-dra-driver/refreshed"
 
-// refresh writes the classes whose extended resource another class gave up. The scheduler forgets a resource with one of
-// its classes, and finds the other class only at an event about it; until then every pod waits for "Insufficient".
+// refresh writes the classes whose extended resource another class gave up. The scheduler forgets a resource with one
+// of its classes, and finds the other class only at an event about it; until then every pod waits for "Insufficient".
 func (k *classReconciler) refresh(ctx context.Context) (err error) {
 	seen := k.resources.take() // Before the cache is read, so that a later event is not lost.
 	now, lost := map[servedResource]*resourceapi.DeviceClass{}, map[string]bool{}
@@ -145,8 +145,9 @@ func rewrite(ctx context.Context, resources resourcev1.ResourceV1Interface, clas
 	return err
 }
 
-// Wake has the scheduler try all pods again that wait for devices. It tries them again when a DeviceClass changes, whichever
-// that is (EventsToRegister of its plugin DynamicResources), and otherwise after five minutes at the earliest.
+// Wake has the scheduler try all pods again that wait for devices. It tries them again when a DeviceClass changes,
+// whichever that is (EventsToRegister of its plugin DynamicResources), and otherwise after five minutes at the
+// earliest.
 func (c *Controller) Wake(ctx context.Context) error {
 	var ours *resourceapi.DeviceClass
 	for _, class := range read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()) {

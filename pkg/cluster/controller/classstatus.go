@@ -24,7 +24,8 @@ const (
 	// invalidSelector: a selector of the class fails on a device. Correct the expression: the failure ends every
 	// allocation that meets the device.
 	invalidSelector = "InvalidSelector"
-	// matchesNoDevice: no device of the cluster satisfies the class. Correct the class, or add nodes with such a device.
+	// matchesNoDevice: no device of the cluster satisfies the class. Correct the class, or add nodes with such a
+	// device.
 	matchesNoDevice = "MatchesNoDevice"
 )
 

@@ -95,8 +95,8 @@ func alike(a, b pool.Pool) bool {
 	return x == y
 }
 
-// nodes caches the pools of each node, so that a change on one node costs the work for one node, and a node has one place,
-// however often it changes. It is safe for concurrent use.
+// nodes caches the pools of each node, so that a change on one node costs the work for one node, and a node has one
+// place, however often it changes. It is safe for concurrent use.
 type nodes struct {
 	slices cache.Indexer
 	// grace is the time for which the last complete pool of a node counts.
@@ -114,13 +114,13 @@ type nodes struct {
 
 // node holds the pools of a node.
 type node struct {
-	// published is the pool as published, without slices if there is none. partitioned also has the partitions that the node
-	// publishes once an object asks for them. possible has such groups and monitor devices too.
+	// published is the pool as published, without slices if there is none. partitioned also has the partitions that the
+	// node publishes once an object asks for them. possible has such groups and monitor devices too.
 	published, partitioned, possible pool.Pool
 	// layouts are the MIG layouts of its slices.
 	layouts []string
-	// whole is the last published pool that was complete, and last the possible one of it. A node whose kubelet starts, or
-	// whose pool is being written, still exists: no warning should say that the cluster lacks its model.
+	// whole is the last published pool that was complete, and last the possible one of it. A node whose kubelet starts,
+	// or whose pool is being written, still exists: no warning should say that the cluster lacks its model.
 	whole, last pool.Pool
 	incomplete  absence
 }
@@ -210,8 +210,8 @@ func (n *nodes) layouts() map[string]bool {
 	return out
 }
 
-// update reads the changed nodes, and the others of a layout that became known: its partitions are possible there too. The
-// caller holds n.mu.
+// update reads the changed nodes, and the others of a layout that became known: its partitions are possible there too.
+// The caller holds n.mu.
 func (n *nodes) update() {
 	var learnt []string
 	for name := range n.changed {

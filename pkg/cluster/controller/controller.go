@@ -44,15 +44,16 @@ type Options struct {
 	// Classes selects the classes to create.
 	Classes    deviceclasses.Options
 	LabelNodes bool
-	// DemandConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty: none.
+	// DemandConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty:
+	// none.
 	DemandConfigMap, Namespace string
 	// Auto are the kinds of devices that nodes publish only while the cluster asks for them.
 	Auto []gpu.Kind
-	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim would get
-	// a whole GPU, so all nodes have shares.
+	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim
+	// would get a whole GPU, so all nodes have shares.
 	SharesOnDemand bool
-	// MaxServingNodes limits the nodes with partitions, groups or shares. 0: no limit, but for servers whose scheduler takes too
-	// long with many.
+	// MaxServingNodes limits the nodes with partitions, groups or shares. 0: no limit, but for servers whose scheduler
+	// takes too long with many.
 	MaxServingNodes int
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
@@ -349,8 +350,8 @@ func on[T any](informer cache.SharedIndexInformer, do func(object T, gone bool))
 	return err
 }
 
-// breather returns the pause after a pass over the cluster that took so long. However many changes one node makes, the passes
-// take a fifth of a core at most.
+// breather returns the pause after a pass over the cluster that took so long. However many changes one node makes, the
+// passes take a fifth of a core at most.
 func breather(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
 
 // repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an

@@ -34,8 +34,8 @@ import (
 // demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.
 const demandPause = 200 * time.Millisecond
 
-// demandKeeper writes the MIG profiles and groups that the cluster asks for, the nodes that serve them, and the sample nodes
-// into a ConfigMap, which the nodes follow.
+// demandKeeper writes the MIG profiles and groups that the cluster asks for, the nodes that serve them, and the sample
+// nodes into a ConfigMap, which the nodes follow.
 type demandKeeper struct {
 	driver, name            string
 	sharesOnDemand          bool
@@ -94,9 +94,9 @@ func (k *demandKeeper) run(ctx context.Context) {
 	})
 }
 
-// follow counts what claims, templates and pods ask for, and what claims hold. A change of what objects ask for causes a pass,
-// and a pod that begins to wait. Other writes cause no work: other programs may write the status of a claim hundreds of times
-// a second. The results report whether all first objects are counted.
+// follow counts what claims, templates and pods ask for, and what claims hold. A change of what objects ask for causes
+// a pass, and a pod that begins to wait. Other writes cause no work: other programs may write the status of a claim
+// hundreds of times a second. The results report whether all first objects are counted.
 func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 	replace := func(was, is any) {
 		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
@@ -179,8 +179,8 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 	return again, nil
 }
 
-// asked returns the profiles and groups that the cluster asks for. All nodes publish those of everywhere, because an object
-// does not wait for them. Pods without a node wait for those of waiting.
+// asked returns the profiles and groups that the cluster asks for. All nodes publish those of everywhere, because an
+// object does not wait for them. Pods without a node wait for those of waiting.
 func (k *demandKeeper) asked(ctx context.Context) (asked, everywhere []string, waiting map[string]demand.Waiting) {
 	k.mu.Lock()
 	asks := k.asks.All()

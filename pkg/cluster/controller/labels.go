@@ -75,8 +75,8 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	state, _ := known.(*labelState)
 	slices := read.SlicesOf(l.slices, node)
 	p := pool.Of(slices)
-	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. Labels need the
-	// attributes of whole GPUs or of monitor devices, and the settings can switch these off.
+	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other.
+	// Labels need the attributes of whole GPUs or of monitor devices, and the settings can switch these off.
 	published := !pool.OnlyMonitors(slices)
 	rest := max(state.published.left(l.grace, !published), state.described.left(l.grace, !pool.Described(slices)))
 	if rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {

@@ -31,10 +31,11 @@ const (
 	pathBytes = 24
 	// announceFor gives the other instances time to know a new path before API servers use it.
 	announceFor = 2 * time.Second
-	// acceptFor is the time for which a path is accepted after the configuration lost it. API servers read changes within moments.
+	// acceptFor is the time for which a path is accepted after the configuration lost it. API servers read changes
+	// within moments.
 	acceptFor = 10 * time.Second
-	// renewPause is the least time between two renewals, and renewInterval the time between those of the leader while there are budgets.
-	// API servers before 1.36 keep 7 kB for each path until they restart.
+	// renewPause is the least time between two renewals, and renewInterval the time between those of the leader while
+	// there are budgets. API servers before 1.36 keep 7 kB for each path until they restart.
 	renewPause, renewInterval = time.Minute, 5 * time.Minute
 	// lateReview is the time after which a client can have given up.
 	lateReview = 2 * time.Second
@@ -42,13 +43,14 @@ const (
 	pathWrite = 10 * time.Second
 )
 
-// ReviewPath is the secret path of reviews under GPU budgets. Such reviews write, so only API servers may send them, and most clusters
-// cannot give these a client certificate. API servers read the path in the ValidatingWebhookConfiguration, which tenants cannot
-// read. But the error about a call without an answer has the path, and the author of the claim reads that error. So the path is
-// renewed after each failure that an instance sees, at its start, and by the leader regularly.
+// ReviewPath is the secret path of reviews under GPU budgets. Such reviews write, so only API servers may send them,
+// and most clusters cannot give these a client certificate. API servers read the path in the
+// ValidatingWebhookConfiguration, which tenants cannot read. But the error about a call without an answer has the path,
+// and the author of the claim reads that error. So the path is renewed after each failure that an instance sees, at its
+// start, and by the leader regularly.
 //
-// All instances accept the paths in the configuration. An annotation has the newest one before API servers use it. It is safe for
-// concurrent use.
+// All instances accept the paths in the configuration. An annotation has the newest one before API servers use it. It
+// is safe for concurrent use.
 type ReviewPath struct {
 	client             kubernetes.Interface
 	driver, configName string
@@ -58,7 +60,8 @@ type ReviewPath struct {
 	mu sync.Mutex
 	// accepted has the end of each path, which is zero while the configuration has it.
 	accepted map[string]time.Time
-	// newest is the path in the annotation, seen is when this instance first saw it, and renewed when it last saw it change.
+	// newest is the path in the annotation, seen is when this instance first saw it, and renewed when it last saw it
+	// change.
 	newest        string
 	seen, renewed time.Time
 	// wanted asks for a renewal. synced is set once the configuration was read.
@@ -80,8 +83,8 @@ func NewReviewPath(client kubernetes.Interface, driver, configuration string) *R
 const NotTheAPIServer = "the review could not be authenticated as the API server's: its path is not the newest one in the webhook's " +
 	"configuration; try again in a few seconds"
 
-// Only refuses requests on other paths before it reads them. It does so with an answer, so that the API server's error shows the
-// reason.
+// Only refuses requests on other paths before it reads them. It does so with an answer, so that the API server's error
+// shows the reason.
 func (p *ReviewPath) Only(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !p.accepts(r.URL.Path) {
@@ -92,8 +95,8 @@ func (p *ReviewPath) Only(h http.Handler) http.Handler {
 	})
 }
 
-// Watch renews the path after a review on it whose client may have had no answer. It wraps the handler of the whole server, because
-// requests also wait there.
+// Watch renews the path after a review on it whose client may have had no answer. It wraps the handler of the whole
+// server, because requests also wait there.
 func (p *ReviewPath) Watch(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, answered := time.Now(), false
@@ -189,7 +192,8 @@ func pathOf(s *admissionv1.ServiceReference) string {
 	return *s.Path
 }
 
-// secretPath reports whether a path is one of newPath. Others are the chart's, or those of an administrator, which can be guessed.
+// secretPath reports whether a path is one of newPath. Others are the chart's, or those of an administrator, which can
+// be guessed.
 func secretPath(path string) bool {
 	text, found := strings.CutPrefix(path, BudgetPath+"/")
 	data, err := hex.DecodeString(text)
@@ -238,7 +242,8 @@ func (p *ReviewPath) observe(config *admissionv1.ValidatingWebhookConfiguration)
 	}
 }
 
-// reconcile announces a new path, or has API servers use the announced one. It returns when to run again without a change.
+// reconcile announces a new path, or has API servers use the announced one. It returns when to run again without a
+// change.
 func (p *ReviewPath) reconcile(ctx context.Context) (again time.Duration, err error) {
 	object, _, _ := p.configs.GetStore().GetByKey(p.configName) // The cache has no errors.
 	config, _ := object.(*admissionv1.ValidatingWebhookConfiguration)
@@ -272,8 +277,8 @@ func (p *ReviewPath) reconcile(ctx context.Context) (again time.Duration, err er
 	return checkInterval, nil
 }
 
-// write stores the newest path on top of the version that was read. If use is set, API servers use it from now on. After a conflict,
-// the watch has the newer version.
+// write stores the newest path on top of the version that was read. If use is set, API servers use it from now on.
+// After a conflict, the watch has the newer version.
 func (p *ReviewPath) write(ctx context.Context, config *admissionv1.ValidatingWebhookConfiguration, path string, use bool) error {
 	ctx, cancel := context.WithTimeout(ctx, pathWrite)
 	defer cancel()

@@ -14,17 +14,19 @@ import (
 )
 
 const (
-	// samplePatience is the time that a sample node has to publish its sample, also while its slices are missing: a kubelet
-	// that starts removes them. Then another node becomes the sample node. The time doubles with each node that failed.
+	// samplePatience is the time that a sample node has to publish its sample, also while its slices are missing: a
+	// kubelet that starts removes them. Then another node becomes the sample node. The time doubles with each node that
+	// failed.
 	samplePatience = 10 * time.Second
-	// maxChosen is the number of layouts above which those of no node are forgotten early. Layouts of many nodes come first.
+	// maxChosen is the number of layouts above which those of no node are forgotten early. Layouts of many nodes come
+	// first.
 	maxChosen = 2 * demand.MaxSamples
 	// mostPatience is the longest such time. If no node publishes the sample, the choice changes seldom.
 	mostPatience = 10 * time.Minute
 )
 
-// sampleNodes chooses one node for each MIG layout, which publishes a placement of each profile that no object asks for. It
-// keeps its choice, because each change writes the slices of two nodes.
+// sampleNodes chooses one node for each MIG layout, which publishes a placement of each profile that no object asks
+// for. It keeps its choice, because each change writes the slices of two nodes.
 type sampleNodes struct {
 	// grace is the time for which a layout that no node has keeps its node.
 	grace time.Duration
@@ -44,8 +46,8 @@ type sampleNode struct {
 	changes int
 }
 
-// choose returns the sample nodes, sorted, and the delay until the next choice if nothing changes; 0: none. last are the ones
-// in the ConfigMap. pools has one pool for each node.
+// choose returns the sample nodes, sorted, and the delay until the next choice if nothing changes; 0: none. last are
+// the ones in the ConfigMap. pools has one pool for each node.
 func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (names []string, again time.Duration) {
 	if s.chosen == nil {
 		s.chosen, s.missing = map[string]*sampleNode{}, map[string]time.Time{}

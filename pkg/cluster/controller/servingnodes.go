@@ -37,12 +37,12 @@ type podKind struct {
 	tried bool
 }
 
-// manyKinds is the number of kinds of pods whose nodes are found, and manyNodes limits the nodes that are looked at for them.
-// The others wait until more nodes serve.
+// manyKinds is the number of kinds of pods whose nodes are found, and manyNodes limits the nodes that are looked at for
+// them. The others wait until more nodes serve.
 const manyKinds, manyNodes = 50, 50_000
 
-// podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the scheduler could
-// not place are first.
+// podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the
+// scheduler could not place are first.
 func (k *demandKeeper) podKinds() []*podKind {
 	all := map[string]*podKind{}
 	for _, o := range k.pods.GetIndexer().List() {
@@ -149,7 +149,8 @@ func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, wha
 	return out
 }
 
-// admits returns the nodes on which a pod may run, apart from its devices. A node that is unknown or too large to judge is among them.
+// admits returns the nodes on which a pod may run, apart from its devices. A node that is unknown or too large to judge
+// is among them.
 func (k *demandKeeper) admits(one *podKind, classes waiting.Classes, pools []pool.Pool) map[string]bool {
 	out, served := map[string]bool{}, classes.Served(one.pod)
 	for _, p := range pools {
@@ -162,8 +163,8 @@ func (k *demandKeeper) admits(one *podKind, classes waiting.Classes, pools []poo
 	return out
 }
 
-// couldMatch reports whether the expressions select a device of a pool that counts for what. The pool stands for those that are
-// alike, so an expression that reads what differs among these excludes none.
+// couldMatch reports whether the expressions select a device of a pool that counts for what. The pool stands for those
+// that are alike, so an expression that reads what differs among these excludes none.
 func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string, expressions []string) bool {
 	expressions = slices.DeleteFunc(slices.Clone(expressions), func(e string) bool {
 		r := k.selectors.Read(e)
@@ -183,8 +184,8 @@ func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string,
 	return false
 }
 
-// serves has the profiles that a node can publish, demand.Groups and demand.Shares, and the PCI addresses of its whole GPUs. open means that it
-// has other GPUs too.
+// serves has the profiles that a node can publish, demand.Groups and demand.Shares, and the PCI addresses of its whole
+// GPUs. open means that it has other GPUs too.
 type serves struct {
 	gpus, what map[string]bool
 	open       bool
@@ -213,8 +214,8 @@ func servesOf(p pool.Pool) serves {
 	return out
 }
 
-// leastServing and servingProduct are the limit of serving nodes where the scheduler copies counters. It takes 50 to 100 µs for a
-// pod, a node and a serving node (docs/scaling.md), so with the limit about half a second for a pod.
+// leastServing and servingProduct are the limit of serving nodes where the scheduler copies counters. It takes 50 to
+// 100 µs for a pod, a node and a serving node (docs/scaling.md), so with the limit about half a second for a pod.
 const leastServing, servingProduct = 4, 7000
 
 // limit sets the largest number of serving nodes.
@@ -258,9 +259,9 @@ func offers(d resourceapi.Device, kind pool.Kind) (out []string) {
 	return out
 }
 
-// serving returns the serving nodes of each profile and of groups that nodes publish now, and the delay until the next choice
-// if nothing changes; 0: none. published are the ones of the last ConfigMap and the ones asked for now. All nodes publish the
-// ones in all, so these have no serving nodes.
+// serving returns the serving nodes of each profile and of groups that nodes publish now, and the delay until the next
+// choice if nothing changes; 0: none. published are the ones of the last ConfigMap and the ones asked for now. All
+// nodes publish the ones in all, so these have no serving nodes.
 func (k *demandKeeper) serving(
 	last map[string][]string, published map[string]bool, all []string, waiting map[string]demand.Waiting, now time.Time,
 ) (out map[string][]string, again time.Duration) {

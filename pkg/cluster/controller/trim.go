@@ -21,7 +21,8 @@ func trimClass(object any) (any, error) {
 	return object, nil
 }
 
-// trimWaiting is trimClaim, but it keeps more of a claim without an allocation: all that decides which devices it can get.
+// trimWaiting is trimClaim, but it keeps more of a claim without an allocation: all that decides which devices it can
+// get.
 func trimWaiting(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)
 	if !ok || claim.Status.Allocation != nil {

@@ -32,8 +32,8 @@ const (
 // unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
 // budgets is nil. It writes, so it answers API servers only. The others change nothing for any client.
 func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
-	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A review of a
-	// budget also waits for the API server, and takes no turn.
+	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A
+	// review of a budget also waits for the API server, and takes no turn.
 	turns := semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))
 	validate := func(o admission.Options, name string) http.Handler {
 		return inTurn{turns, webhook(validation{view, o}, m, name, o.Binding)}
@@ -96,8 +96,8 @@ func (v validation) Review(ctx context.Context, r *admissionv1.AdmissionRequest)
 // NoClientCertificate is the answer to a request without the client certificate that the webhook needs.
 const NoClientCertificate = "the request has no client certificate of the webhook's client authority"
 
-// OnlyClients refuses requests without a verified client certificate. It does so with an answer, so that the API server's
-// error shows the reason.
+// OnlyClients refuses requests without a verified client certificate. It does so with an answer, so that the API
+// server's error shows the reason.
 func OnlyClients(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
@@ -108,8 +108,8 @@ func OnlyClients(h http.Handler) http.Handler {
 	})
 }
 
-// maxParts is the number of objects, lists and their elements in the body of a request. Each can take hundreds of bytes once
-// decoded: 4 MiB of empty ones took a gigabyte. A claim has hundreds.
+// maxParts is the number of objects, lists and their elements in the body of a request. Each can take hundreds of bytes
+// once decoded: 4 MiB of empty ones took a gigabyte. A claim has hundreds.
 const maxParts = 1 << 15
 
 // parts reads JSON, and fails at too many parts.

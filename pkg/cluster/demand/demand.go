@@ -1,9 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices, shares. The controller
-// remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read. The ConfigMap
-// also names the nodes that publish these devices, and the sample nodes, which publish what no object asks for.
+// Package demand holds the devices that a cluster asks for: MIG profiles, NVLink groups, monitor devices, shares. The
+// controller remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read.
+// The ConfigMap also names the nodes that publish these devices, and the sample nodes, which publish what no object
+// asks for.
 package demand
 
 import (
@@ -19,8 +20,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Groups stands for NVLink groups of all sizes, Monitors for monitor devices, and Shares for shares of GPUs and partitions,
-// beside the names of MIG profiles.
+// Groups stands for NVLink groups of all sizes, Monitors for monitor devices, and Shares for shares of GPUs and
+// partitions, beside the names of MIG profiles.
 const (
 	Groups   = "nvlink"
 	Monitors = "monitor"
@@ -36,9 +37,9 @@ const (
 	Beat = 3 * time.Minute
 )
 
-// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object last
-// asked for it. The keys of kinds have such a time each. Others are the time of the last write and the number of nodes with
-// GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the serving nodes.
+// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object
+// last asked for it. The keys of kinds have such a time each. Others are the time of the last write and the number of
+// nodes with GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the serving nodes.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"
@@ -71,18 +72,18 @@ const (
 
 // State is the content of the ConfigMap.
 type State struct {
-	// Since has a time for each profile, for Groups, for Monitors and for Shares. Kinds of which an earlier version does not know are in
-	// it, so that nodes publish their devices.
+	// Since has a time for each profile, for Groups, for Monitors and for Shares. Kinds of which an earlier version
+	// does not know are in it, so that nodes publish their devices.
 	Since map[string]time.Time
 	// Written is zero in ConfigMaps of versions that know no groups.
 	Written time.Time
 	// Nodes is the number of nodes with GPUs.
 	Nodes int
-	// Samples are the nodes that publish a placement of each profile that no object asks for, sorted. Nil means that all
-	// nodes do: earlier versions do not know them.
+	// Samples are the nodes that publish a placement of each profile that no object asks for, sorted. Nil means that
+	// all nodes do: earlier versions do not know them.
 	Samples []string
-	// Serving are the nodes that publish a profile, Groups or Shares, sorted. All nodes publish what is not in it: earlier versions
-	// do not know it.
+	// Serving are the nodes that publish a profile, Groups or Shares, sorted. All nodes publish what is not in it:
+	// earlier versions do not know it.
 	Serving map[string][]string
 }
 
@@ -96,9 +97,9 @@ func (s State) AskedOf(node string) map[string]time.Time {
 	return out
 }
 
-// Next returns the state after the last one, with the devices that are asked for now, the number of nodes, the sample nodes
-// and the serving nodes. It leaves out serving nodes of devices that are not published, and too many of them. changed means
-// that it must be written.
+// Next returns the state after the last one, with the devices that are asked for now, the number of nodes, the sample
+// nodes and the serving nodes. It leaves out serving nodes of devices that are not published, and too many of them.
+// changed means that it must be written.
 func Next(last State, asked []string, nodes int, samples []string, serving map[string][]string, now time.Time) (next State, changed bool) {
 	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes, Samples: samples}
 	if next.Since == nil {

@@ -58,9 +58,9 @@ type Waiting struct {
 	Nodes []map[string]bool
 }
 
-// Serving chooses the nodes that publish the devices which the cluster asks for: the holders of such devices, and a reserve
-// of nodes with free GPUs. Other nodes publish plain devices, which cost the scheduler less. While a pod waits, it chooses
-// more, in the end all of them that have room. The zero Serving has chosen none.
+// Serving chooses the nodes that publish the devices which the cluster asks for: the holders of such devices, and a
+// reserve of nodes with free GPUs. Other nodes publish plain devices, which cost the scheduler less. While a pod waits,
+// it chooses more, in the end all of them that have room. The zero Serving has chosen none.
 type Serving struct {
 	// Most is the largest number of nodes with counters that a choice leads to, apart from holders; 0: no limit.
 	Most int
@@ -78,7 +78,8 @@ type served struct {
 	grown, waited time.Time
 }
 
-// filled is the time since when a node has had no room, and its Candidate.Changed. Between two choices the node can have room.
+// filled is the time since when a node has had no room, and its Candidate.Changed. Between two choices the node can
+// have room.
 type filled struct {
 	since   time.Time
 	changed int
@@ -89,9 +90,9 @@ func (s *Serving) Keep(what map[string]bool) {
 	maps.DeleteFunc(s.of, func(one string, _ *served) bool { return !what[one] })
 }
 
-// Choose returns the serving nodes of a profile, of Groups or of Shares, sorted. last are the ones in the ConfigMap, which
-// count after a restart. holders are nodes of which a claim holds such a device. Each kind of waiting pods has a serving node
-// with free GPUs at once, if there is one. While a pod is unscheduled, ask again after Grow.
+// Choose returns the serving nodes of a profile, of Groups or of Shares, sorted. last are the ones in the ConfigMap,
+// which count after a restart. holders are nodes of which a claim holds such a device. Each kind of waiting pods has a
+// serving node with free GPUs at once, if there is one. While a pod is unscheduled, ask again after Grow.
 func (s *Serving) Choose(last []string, what string, candidates []Candidate, holders []string, waiting Waiting, now time.Time) []string {
 	if s.of == nil {
 		s.of = map[string]*served{}
@@ -190,8 +191,8 @@ func (w Waiting) some(node string) bool {
 	return slices.ContainsFunc(w.Nodes, func(may map[string]bool) bool { return may[node] })
 }
 
-// serve adds some of the nodes on which a pod may run, unless one of them serves that has free GPUs. It reports false if
-// too many nodes have counters for any of them.
+// serve adds some of the nodes on which a pod may run, unless one of them serves that has free GPUs. It reports false
+// if too many nodes have counters for any of them.
 func (o *served) serve(what string, sorted []Candidate, may map[string]bool, left *int) bool {
 	ours := slices.DeleteFunc(slices.Clone(sorted), func(c Candidate) bool { return !may[c.Node] || !c.reserve(what) })
 	if len(ours) == 0 || slices.ContainsFunc(ours, func(c Candidate) bool { return o.nodes[c.Node] }) {
@@ -204,8 +205,8 @@ func (o *served) serve(what string, sorted []Candidate, may map[string]bool, lef
 	return added
 }
 
-// settle removes nodes that have had no room and the same claims for a while, such as a reserve whose GPUs other claims took.
-// Choose adds the holders.
+// settle removes nodes that have had no room and the same claims for a while, such as a reserve whose GPUs other claims
+// took. Choose adds the holders.
 func (o *served) settle(what string, candidates []Candidate, now time.Time) {
 	full := map[string]filled{}
 	for _, c := range candidates {
@@ -235,8 +236,8 @@ func (o *served) shrink(what string, candidates []Candidate, reserve int) {
 	}
 }
 
-// order prefers nodes with free GPUs, then nodes that have counters anyway. Partitions go to the node with the fewest free
-// GPUs, so that whole nodes stay whole, and groups to the one with the most.
+// order prefers nodes with free GPUs, then nodes that have counters anyway. Partitions go to the node with the fewest
+// free GPUs, so that whole nodes stay whole, and groups to the one with the most.
 func order(a, b Candidate, what string) int {
 	fewest := cmp.Compare(a.free(), b.free())
 	if what == Groups {

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model, each MIG profile and each size
-// of NVLink groups.
+// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model, each MIG profile and each
+// size of NVLink groups.
 package deviceclasses
 
 import (
@@ -53,8 +53,8 @@ type Class struct {
 }
 
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
-// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name. If two models of
-// as many nodes have one class name, its class stays. The other model's class has a hash in its name.
+// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name. If two
+// models of as many nodes have one class name, its class stays. The other model's class has a hash in its name.
 func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
 	type choice struct {
 		what, name       string
@@ -119,8 +119,8 @@ var reserved = regexp.MustCompile(`^(mig|nvlink|monitor)(-|$)`)
 // hashed is the length of a hyphen and the hash in a model's name.
 const hashed = 7
 
-// modelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
-// because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
+// modelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a
+// hash, because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
 func (o Options) modelName(product string) string {
 	prefix, model, room := o.model(product)
 	if len(model) > room && room > hashed {
@@ -129,9 +129,9 @@ func (o Options) modelName(product string) string {
 	return prefix + model + "." + o.Driver
 }
 
-// distinctName is the name of a model's class if another class has the name by modelName: other characters or another case
-// of the same model, or the same hash. Its hash is of all characters, and quoted, so that it is no
-// hash of a long model.
+// distinctName is the name of a model's class if another class has the name by modelName: other characters or another
+// case of the same model, or the same hash. Its hash is of all characters, and quoted, so that it differs from that of a
+// long model.
 func (o Options) distinctName(product string) string {
 	prefix, model, room := o.model(product)
 	if room <= hashed {
@@ -140,8 +140,8 @@ func (o Options) distinctName(product string) string {
 	return prefix + withHash(model, strconv.Quote(product), room) + "." + o.Driver
 }
 
-// model returns the parts of the name of a model's class, and the room for the second one. Names of other classes are not
-// for models.
+// model returns the parts of the name of a model's class, and the room for the second one. Names of other classes are
+// not for models.
 func (o Options) model(product string) (prefix, model string, room int) {
 	prefix, model = o.ModelPrefix, strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
 	if reserved.MatchString(prefix + model) {

@@ -163,8 +163,8 @@ func (l labels) put(name, value string) {
 	}
 }
 
-// resource adds the labels of GPUs, or of partitions with one profile. A GPU that an administrator partitioned is shared
-// with none, so it has 0 replicas.
+// resource adds the labels of GPUs, or of partitions with one profile. A GPU that an administrator partitioned is
+// shared with none, so it has 0 replicas.
 func (l labels) resource(name, product string, devices []device) {
 	d := devices[0]
 	replicas, strategy := shared(d.Device)
@@ -283,8 +283,8 @@ var families = map[string]string{
 	"8": "ampere", "8.9": "ada-lovelace", "9": "hopper", "10": "blackwell", "12": "blackwell",
 }
 
-// Written returns the annotation of a node with the labels and values that the controller of a driver wrote. A label with
-// another value belongs to another writer. Each driver has its own, so that two of them do not fight over labels.
+// Written returns the annotation of a node with the labels and values that the controller of a driver wrote. A label
+// with another value belongs to another writer. Each driver has its own, so that two of them do not fight over labels.
 func Written(driver string) string {
 	if driver == "gpu.nvidia.com" {
 		return "gpu-dra-driver/labels" // As in older versions.
@@ -357,8 +357,8 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 	return change
 }
 
-// Gone returns the change that removes all labels that the driver's controller wrote, and their annotation, after the driver
-// was uninstalled. Labels with the value of another writer stay.
+// Gone returns the change that removes all labels that the driver's controller wrote, and their annotation, after the
+// driver was uninstalled. Labels with the value of another writer stay.
 func Gone(has, annotations map[string]string, driver string) Change {
 	mine, _ := written(annotations, driver)
 	change := Change{Labels: map[string]*string{}, Annotations: map[string]*string{}}

@@ -32,7 +32,8 @@ func (c Counters) Add(sets []resourceapi.CounterSet) {
 	}
 }
 
-// Take takes what an allocated device consumes. Like the scheduler's allocator it ignores counters that are not published.
+// Take takes what an allocated device consumes. Like the scheduler's allocator it ignores counters that are not
+// published.
 func (c Counters) Take(d resourceapi.Device) {
 	for _, use := range d.ConsumesCounters {
 		for name, n := range use.Counters {

@@ -38,7 +38,8 @@ const (
 type DeviceCounts struct {
 	// Devices counts by kind and state.
 	Devices map[KindState]int
-	// FreePlacements counts the placements at which a partition of a kind can be created. A node need not publish them all.
+	// FreePlacements counts the placements at which a partition of a kind can be created. A node need not publish them
+	// all.
 	FreePlacements map[Kind]int
 	// LargestGroup is the largest number of free NVLink-connected GPUs, by model; 1 if only single GPUs are free.
 	LargestGroup map[string]int
@@ -104,8 +105,8 @@ func Count(pools []Pool, held map[string][]string) DeviceCounts {
 	return total
 }
 
-// Distinct iterates over the pool of the first node of each shape, and the number of pools that have the shape. Pools with too
-// many slices for a shape are on their own.
+// Distinct iterates over the pool of the first node of each shape, and the number of pools that have the shape. Pools
+// with too many slices for a shape are on their own.
 func Distinct(pools []Pool) iter.Seq2[Pool, int] {
 	return func(yield func(Pool, int) bool) {
 		first, times := map[[32]*Shape]Pool{}, map[[32]*Shape]int{}
@@ -175,8 +176,8 @@ func (p Pool) Count(held []string) DeviceCounts {
 	return t
 }
 
-// Room returns the states of the pool's devices by name, and the memory slices of the largest partition or whole GPU that
-// a claim can get, by counter set. held lists the allocated devices.
+// Room returns the states of the pool's devices by name, and the memory slices of the largest partition or whole GPU
+// that a claim can get, by counter set. held lists the allocated devices.
 func (p Pool) Room(held []string) (states map[string]State, largest map[string]int64) {
 	left, states := p.states(held)
 	largest = map[string]int64{}
@@ -224,9 +225,8 @@ type board struct {
 	largest int64
 	// placements counts the published free ones.
 	placements map[Kind]int
-	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy or
-	// cordoned.
-	// grouped means that another counter set blocks a device: a claim holds a group.
+	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy
+	// or cordoned. grouped means that another counter set blocks a device: a claim holds a group.
 	whole              State
 	unhealthy, grouped bool
 }

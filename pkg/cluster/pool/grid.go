@@ -16,9 +16,9 @@ import (
 // grid knows all placements of a model's MIG profiles by one published placement of each. Nodes with the setting Auto
 // publish no more of a profile until an object asks for it.
 //
-// A partition starts at a multiple of its memory slices, and its compute slices end with the GPU's. A compute slice lies
-// beside slices/compute memory slices, rounded down: a GPU can have a memory slice more, such as 8 beside 7. The tests
-// compare this with the placements that NVML returns for the boards of the simulator.
+// A partition starts at a multiple of its memory slices, and its compute slices end with the GPU's. A compute slice
+// lies beside slices/compute memory slices, rounded down: a GPU can have a memory slice more, such as 8 beside 7. The
+// tests compare this with the placements that NVML returns for the boards of the simulator.
 type grid struct {
 	profiles map[Kind]partition
 	// slices and compute are the GPU's memory slices and compute slices.
@@ -67,8 +67,8 @@ func (p Pool) grids() map[string]*grid {
 	return all
 }
 
-// OnDemand reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a node
-// publishes one of a profile that no object asks for.
+// OnDemand reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a
+// node publishes one of a profile that no object asks for.
 func (p Pool) OnDemand() bool {
 	published := map[Kind]int{}
 	for _, kind := range p.Devices() {

@@ -23,8 +23,8 @@ type Kind struct {
 	GPUs int
 }
 
-// KindOf reads the kind of a device of this driver. It reads only strings: no selector of a DeviceClass finds the same text as
-// a version.
+// KindOf reads the kind of a device of this driver. It reads only strings: no selector of a DeviceClass finds the same
+// text as a version.
 func KindOf(d resourceapi.Device) Kind {
 	text := func(name resourceapi.QualifiedName) string {
 		return strings.ToValidUTF8(ptr.Deref(d.Attributes[name].StringValue, ""), "?") // Labels of metrics require UTF-8.

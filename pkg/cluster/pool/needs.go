@@ -16,8 +16,8 @@ import (
 // MaxMemorySlices is more than any GPU has, so that counters with other names do not draw a GPU at a strange size.
 const MaxMemorySlices = 32
 
-// GPUsOf returns the names of the GPUs that a published device needs: its own, or the members of an NVLink group. There are
-// none for a name that the driver does not give, and for monitor devices.
+// GPUsOf returns the names of the GPUs that a published device needs: its own, or the members of an NVLink group. There
+// are none for a name that the driver does not give, and for monitor devices.
 func GPUsOf(d resourceapi.Device) (out []string) {
 	parsed, err := gpu.ParseName(d.Name)
 	if err != nil || parsed.Kind == gpu.KindMonitor {
@@ -30,8 +30,8 @@ func GPUsOf(d resourceapi.Device) (out []string) {
 	return out
 }
 
-// Needs returns the PCI addresses of the GPUs of a device, and the memory slices that it takes, by its counters. An NVLink
-// group consumes the node's counter of each member, or the members' own counter sets.
+// Needs returns the PCI addresses of the GPUs of a device, and the memory slices that it takes, by its counters. An
+// NVLink group consumes the node's counter of each member, or the members' own counter sets.
 func Needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
 	gpus = []string{device.PCIAddress}
 	member := func(name string) {

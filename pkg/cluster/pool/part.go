@@ -26,8 +26,8 @@ func (p Pool) MemorySlices() map[string]int64 {
 	return out
 }
 
-// MilliGPUs returns the size of a device in thousandths of a GPU, rounded up: a partition by its part of the GPU's memory
-// slices. A monitor device has none.
+// MilliGPUs returns the size of a device in thousandths of a GPU, rounded up: a partition by its part of the GPU's
+// memory slices. A monitor device has none.
 func MilliGPUs(d resourceapi.Device, kind Kind, slices map[string]int64) int64 {
 	const whole = 1000
 	switch kind.Type {

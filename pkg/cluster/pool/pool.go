@@ -1,8 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool stores the ResourceSlices of a whole cluster in little memory: pools, counters, and nodes that are alike.
-// Such nodes publish equal slices except for the identities of boards, so the equal part is stored once, as a Shape.
+// Package pool stores the ResourceSlices of a whole cluster in little memory: pools, counters, and nodes that are
+// alike. Such nodes publish equal slices except for the identities of boards, so the equal part is stored once, as a
+// Shape.
 package pool
 
 import (

@@ -16,9 +16,9 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// With adds devices of some kinds that the node could publish and does not: an NVLink group of each size that its GPUs form,
-// and their monitor devices. Nodes with the setting Auto publish them only while an object asks for them, and classes and
-// reviews must know them before.
+// With adds devices of some kinds that the node could publish and does not: an NVLink group of each size that its GPUs
+// form, and their monitor devices. Nodes with the setting Auto publish them only while an object asks for them, and
+// classes and reviews must know them before.
 func (p Pool) With(kinds ...gpu.Kind) Pool {
 	published := map[Kind]bool{}
 	for _, kind := range p.Devices() {
@@ -37,9 +37,9 @@ func (p Pool) With(kinds ...gpu.Kind) Pool {
 	return p
 }
 
-// Without returns the pool without some GPUs, as if the node lacked them: also without their partitions and monitor devices,
-// and without the groups that they are in. All that is gone must be named at once: the pool that is left does not know which of its
-// GPUs stood beside those, and so which form a group.
+// Without returns the pool without some GPUs, as if the node lacked them: also without their partitions and monitor
+// devices, and without the groups that they are in. All that is gone must be named at once: the pool that is left does
+// not know which of its GPUs stood beside those, and so which form a group.
 func (p Pool) Without(gone map[string]bool) Pool {
 	of := func(d resourceapi.Device) bool {
 		named, err := gpu.ParseName(d.Name)
@@ -119,8 +119,8 @@ func monitorOf(d resourceapi.Device) resourceapi.Device {
 }
 
 // possibleGroups returns a shape for each size of groups that GPUs form, with one group that has the GPUs' common
-// attributes. Groups have 2, 4, 8, … GPUs (see pkg/gpu/topology), at most as many as the GPU's largest group. Those with one of
-// the gone GPUs are left out.
+// attributes. Groups have 2, 4, 8, … GPUs (see pkg/gpu/topology), at most as many as the GPU's largest group. Those
+// with one of the gone GPUs are left out.
 func possibleGroups(of *Shape, gone map[string]bool) (out []*Shape) {
 	members := map[string][]resourceapi.Device{} // By largest group.
 	var order []string

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// maxPerNode is the number of kinds above which a node counts as faulty. A node with GPUs of one model publishes at most
-// twenty.
+// maxPerNode is the number of kinds above which a node counts as faulty. A node with GPUs of one model publishes at
+// most twenty.
 const maxPerNode = 128
 
 // kinds returns the kinds of the pool's devices.

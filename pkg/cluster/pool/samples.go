@@ -19,9 +19,9 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Samples has the partitions that nodes could publish, by the attribute migLayout of their GPUs. Until an object asks for a
-// profile, one node publishes a placement of it for all nodes with that layout. The name of a layout is a hash of it, so no
-// node can have others believe that their GPUs have other partitions. It is safe for concurrent use.
+// Samples has the partitions that nodes could publish, by the attribute migLayout of their GPUs. Until an object asks
+// for a profile, one node publishes a placement of it for all nodes with that layout. The name of a layout is a hash of
+// it, so no node can have others believe that their GPUs have other partitions. It is safe for concurrent use.
 type Samples struct {
 	mu    sync.Mutex
 	known map[string]resourceslices.MIGLayout
@@ -134,8 +134,8 @@ func (p Pool) Complete(layout string) bool {
 	return ok
 }
 
-// layout returns the layout with a name; false if the pool lacks a part of it. A GPU without claims and external partitions
-// has the counters of the layout.
+// layout returns the layout with a name; false if the pool lacks a part of it. A GPU without claims and external
+// partitions has the counters of the layout.
 func (p Pool) layout(name string) (l resourceslices.MIGLayout, ok bool) {
 	if !slices.ContainsFunc(p.Slices, func(s *Slice) bool { return s.begins(gpu.KindMIG) }) || p.Faulty() {
 		return l, false
@@ -179,9 +179,9 @@ func ownSet(d resourceapi.Device) string {
 	return ""
 }
 
-// Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs. Devices
-// that claims can share once an object asks for it are shareable. The result is for readers of a cluster, not for the
-// scheduler. It has the published slices first, in their order.
+// Add adds the partitions that the node could publish and does not, one of each profile, and the counters of its GPUs.
+// Devices that claims can share once an object asks for it are shareable. The result is for readers of a cluster, not
+// for the scheduler. It has the published slices first, in their order.
 func (x *Samples) Add(p Pool) Pool {
 	names := p.Layouts()
 	shape, ok := p.Shape()

@@ -21,8 +21,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Identity reports whether an attribute of the driver's domain differs among boards or fabrics of one make. Shapes are compared
-// without these.
+// Identity reports whether an attribute of the driver's domain differs among boards or fabrics of one make. Shapes are
+// compared without these.
 func Identity(name string) bool {
 	switch resourceapi.QualifiedName(name) {
 	case "uuid", "parentUUID", fabricAttribute, cliqueAttribute:
@@ -36,7 +36,8 @@ const maxIdentities = 4
 
 // Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
-	// Spec has neither a pool nor a node, and no taints of unhealthy or cordoned devices. Its identities come from any one slice.
+	// Spec has neither a pool nor a node, and no taints of unhealthy or cordoned devices. Its identities come from any
+	// one slice.
 	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds  []Kind
@@ -89,8 +90,8 @@ func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
 	return out
 }
 
-// Convert converts a ResourceSlice. The caller must not use it afterwards. A slice without a Shape has no devices; no API
-// server can return one.
+// Convert converts a ResourceSlice. The caller must not use it afterwards. A slice without a Shape has no devices; no
+// API server can return one.
 func (s *Shapes) Convert(in *resourceapi.ResourceSlice) *Slice {
 	in.ManagedFields = nil
 	raw, err := in.Marshal() // It sorts maps.

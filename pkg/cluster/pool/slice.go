@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Slice is a ResourceSlice of any driver: its Shape, and what differs from other slices of the Shape. It has the metadata
-// that a cache needs, and no other.
+// Slice is a ResourceSlice of any driver: its Shape, and what differs from other slices of the Shape. It has the
+// metadata that a cache needs, and no other.
 type Slice struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -50,7 +50,8 @@ type ID struct{ Driver, Pool string }
 // ID returns the slice's pool.
 func (s *Slice) ID() ID { return ID{s.Shape.Spec.Driver, s.Pool.Name} }
 
-// begins reports whether the first device is of a kind. Slices of monitor devices have no others, and whole GPUs are first.
+// begins reports whether the first device is of a kind. Slices of monitor devices have no others, and whole GPUs are
+// first.
 func (s *Slice) begins(with gpu.Kind) bool {
 	return s.Shape != nil && len(s.Shape.Kinds) > 0 && s.Shape.Kinds[0].Type == with
 }
@@ -70,8 +71,8 @@ func (s *Slice) Identities() iter.Seq2[Place, resourceapi.DeviceAttribute] {
 	}
 }
 
-// ResourceSlice returns the slice as it is published. It shares memory with the Shape, so the caller must not change its
-// devices.
+// ResourceSlice returns the slice as it is published. It shares memory with the Shape, so the caller must not change
+// its devices.
 func (s *Slice) ResourceSlice() *resourceapi.ResourceSlice {
 	out := &resourceapi.ResourceSlice{ObjectMeta: s.ObjectMeta, Spec: s.Shape.Spec}
 	out.Spec.Pool = s.Pool

@@ -25,8 +25,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
-// PageSize limits the memory of a list: a slice of 64 devices takes about 100 kB until it is trimmed. TenantsPageSize is for
-// objects of which a tenant can make each 1.5 MB large.
+// PageSize limits the memory of a list: a slice of 64 devices takes about 100 kB until it is trimmed. TenantsPageSize
+// is for objects of which a tenant can make each 1.5 MB large.
 const PageSize, TenantsPageSize = 200, 20
 
 // Pages iterates over the pages of a list, of the options' limit or of PageSize. It ends after an error.
@@ -139,16 +139,17 @@ func ListWatch[L List](c Client[L], selector string) *cache.ListWatch {
 	}
 }
 
-// Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads. It keeps a mark of
-// an object that is too large even so (pkg/cluster/bounded), and holds few whole objects at a time. A kind without a limit must
-// have one object, or a schema that limits its size.
+// Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads. It keeps a
+// mark of an object that is too large even so (pkg/cluster/bounded), and holds few whole objects at a time. A kind
+// without a limit must have one object, or a schema that limits its size.
 func Informer[L List](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
 	lw, trim := ListWatch(c, selector), limited(trim)
 	lw.ListWithContextFunc = trimmedPages(c, selector, trim, func(runtime.Object) bool { return true })
 	return newInformer(lw, api, of, cache.Indexers{}, trim)
 }
 
-// trimmedPages asks a server without streams of objects for pages. The reflector's options would ask for all objects at once.
+// trimmedPages asks a server without streams of objects for pages. The reflector's options would ask for all objects at
+// once.
 func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc, keep func(runtime.Object) bool) cache.ListWithContextFunc {
 	return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &trimmedList{}
@@ -178,8 +179,8 @@ func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc
 	}
 }
 
-// limited trims an object, and then limits its size. An informer transforms an object of a list or of the first events twice, so
-// the second time must not take a mark for an object.
+// limited trims an object, and then limits its size. An informer transforms an object of a list or of the first events
+// twice, so the second time must not take a mark for an object.
 func limited(trim cache.TransformFunc) cache.TransformFunc {
 	return func(object any) (any, error) {
 		if o, ok := object.(runtime.Object); ok && bounded.TooLarge(o) {
@@ -205,8 +206,8 @@ type trimmedList struct {
 // DeepCopyObject returns the list itself, which no reader changes.
 func (l *trimmedList) DeepCopyObject() runtime.Object { return l }
 
-// pages has one element while a page is read. All informers of a process start at once, and the memory of one page each would be
-// too much.
+// pages has one element while a page is read. All informers of a process start at once, and the memory of one page each
+// would be too much.
 var pages = make(chan struct{}, 1)
 
 // alone lists while no other page is read.
@@ -222,8 +223,8 @@ func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) fu
 	}
 }
 
-// PodInformer is the Informer of the selected pods that keep returns true for. It lets go of the others page by page, or as they
-// arrive, so that a cluster with many pods takes little memory.
+// PodInformer is the Informer of the selected pods that keep returns true for. It lets go of the others page by page,
+// or as they arrive, so that a cluster with many pods takes little memory.
 func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc) cache.SharedIndexInformer {
 	all := client.CoreV1().Pods(metav1.NamespaceAll)
 	lw, trim := ListWatch(all, selector), limited(trim)
@@ -296,7 +297,8 @@ func typed[T any](objects []any) (out []T) {
 	return out
 }
 
-// Start runs informers until the context ends, and reports whether they have read the cluster before. The group ends after them.
+// Start runs informers until the context ends, and reports whether they have read the cluster before. The group ends
+// after them.
 func Start(ctx context.Context, wg *sync.WaitGroup, informers ...cache.SharedIndexInformer) bool {
 	var synced []cache.InformerSynced
 	for _, i := range informers {

@@ -78,8 +78,8 @@ var (
 	all      = Features{Counters: true, Shares: true}
 )
 
-// faults is the only list of known faults. TestAllocators_EveryPatch_AsInTheTable fails for a fault without a row, and for a
-// row without a fault.
+// faults is the only list of known faults. TestAllocators_EveryPatch_AsInTheTable fails for a fault without a row, and
+// for a row without a fault.
 var faults = []Fault{
 	{"first-device-only", 34, 0, shares, shares, firstOnly},
 	{"all-mode-panics", 35, 6, counters, counters, panics},
@@ -90,8 +90,8 @@ var faults = []Fault{
 	{"reservations-kept", 36, 3, counters, Features{}, reserves},
 }
 
-// CopiesCounters reports whether the scheduler copies the counters of all nodes for each pool with counters, so that a pod
-// costs it nodes times nodes with counters. Releases before 1.36 were not measured.
+// CopiesCounters reports whether the scheduler copies the counters of all nodes for each pool with counters, so that a
+// pod costs it nodes times nodes with counters. Releases before 1.36 were not measured.
 func (v Version) CopiesCounters() bool { return v.Minor == 36 }
 
 // Faults returns all known faults, oldest version first.
@@ -168,9 +168,9 @@ var (
 	prerelease = regexp.MustCompile(`^-(alpha|beta|rc)[.0-9]`)
 )
 
-// Parse reads a version such as v1.36.1, v1.36.1-gke.100 or v1.36.1+k3s1. A vendor's version has the faults of the release
-// that it names. A prerelease has those of the release before it: v1.36.2-rc.0 counts as 1.36.1, and v1.37.0-alpha.1 as
-// 1.36.0.
+// Parse reads a version such as v1.36.1, v1.36.1-gke.100 or v1.36.1+k3s1. A vendor's version has the faults of the
+// release that it names. A prerelease has those of the release before it: v1.36.2-rc.0 counts as 1.36.1, and
+// v1.37.0-alpha.1 as 1.36.0.
 func Parse(text string) (Version, error) {
 	m := form.FindStringSubmatch(strings.TrimSpace(text))
 	if m == nil {

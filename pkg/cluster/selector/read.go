@@ -39,8 +39,8 @@ type Reading struct {
 	Names []Name
 	// Comparisons are all comparisons of attributes with strings for equality, in any position.
 	Comparisons []Comparison
-	// Complete means that the expression reads nothing of a device but its driver and Names, so that devices that are equal
-	// in these have one result.
+	// Complete means that the expression reads nothing of a device but its driver and Names, so that devices that are
+	// equal in these have one result.
 	Complete bool
 	// PatternSize is the size of the compiled regular expressions, in instructions.
 	PatternSize int
@@ -127,8 +127,8 @@ func (r Reading) Type(driver string) string {
 	return ""
 }
 
-// required returns the values of Reading.Required. A conjunction has the restrictions of all its operands; of two for one
-// attribute the later counts. A disjunction has those that all its operands have.
+// required returns the values of Reading.Required. A conjunction has the restrictions of all its operands; of two for
+// one attribute the later counts. A disjunction has those that all its operands have.
 func required(e ast.Expr) map[Name][]string {
 	if e.Kind() != ast.CallKind {
 		return nil

@@ -38,8 +38,8 @@ func (c Classes) Selects(name string) bool {
 	return class != nil && selector.Concern(class.Spec.Selectors, c.driver)
 }
 
-// Ours reports whether a class selects devices of the driver. A class that does not exist, or is too large to judge, counts if
-// it is named like this driver's classes.
+// Ours reports whether a class selects devices of the driver. A class that does not exist, or is too large to judge,
+// counts if it is named like this driver's classes.
 func (c Classes) Ours(name string) bool {
 	if class := c.byName[name]; class != nil && !bounded.TooLarge(class) {
 		return c.Selects(name)
@@ -47,8 +47,8 @@ func (c Classes) Ours(name string) bool {
 	return strings.HasSuffix(name, strings.TrimPrefix(c.driver, "gpu.")) || strings.HasPrefix(name, c.driver)
 }
 
-// OursByResource reports whether the class that the scheduler takes for an extended resource selects devices of the driver. A
-// resource without a class counts if it is named like this driver's.
+// OursByResource reports whether the class that the scheduler takes for an extended resource selects devices of the
+// driver. A resource without a class counts if it is named like this driver's.
 func (c Classes) OursByResource(name corev1.ResourceName) bool {
 	if class := c.Class(name); class != nil {
 		return c.Ours(class.Name)
@@ -59,8 +59,8 @@ func (c Classes) OursByResource(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), strings.TrimPrefix(c.driver, "gpu.")+"/")
 }
 
-// CouldBeOurs reports whether the class for an extended resource can select devices of the driver: it selects them, or it
-// names no driver.
+// CouldBeOurs reports whether the class for an extended resource can select devices of the driver: it selects them, or
+// it names no driver.
 func (c Classes) CouldBeOurs(name corev1.ResourceName) bool {
 	class := c.Class(name)
 	if class == nil {

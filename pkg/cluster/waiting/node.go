@@ -15,10 +15,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Excluded says why the scheduler does not consider a node for a pod, apart from devices, CPU and memory. It is empty if the scheduler
-// considers the node. Selectors, required node affinity, taints and cordons exclude a node, and claims with devices elsewhere. So
-// does a device plugin that serves one of these extended resources there, which DeviceClasses serve too. pod is nil for claims
-// without a pod.
+// Excluded says why the scheduler does not consider a node for a pod, apart from devices, CPU and memory. It is empty
+// if the scheduler considers the node. Selectors, required node affinity, taints and cordons exclude a node, and claims
+// with devices elsewhere. So does a device plugin that serves one of these extended resources there, which
+// DeviceClasses serve too. pod is nil for claims without a pod.
 func Excluded(node *corev1.Node, pod *corev1.Pod, allocated []*resourceapi.ResourceClaim, served []corev1.ResourceName) string {
 	for _, c := range allocated {
 		if selector := c.Status.Allocation.NodeSelector; selector != nil && !matches(node, selector) {

@@ -17,12 +17,14 @@ type Resource struct {
 	Name      corev1.ResourceName
 }
 
-// Unclaimed returns the extended resources of a pod with a node for which its status names no request of a claim: of init
-// containers first, sorted by name. A device plugin can serve them. A pod that has ended, or is being deleted, has none.
+// Unclaimed returns the extended resources of a pod with a node for which its status names no request of a claim: of
+// init containers first, sorted by name. A device plugin can serve them. A pod that has ended, or is being deleted, has
+// none.
 //
-// The scheduler makes the claim for extended resources, and writes its name and requests into the pod's status before it
-// binds the pod. So a pod without them does not wait for them. A pod with spec.nodeName, or one that another scheduler binds,
-// has none. The kubelet leaves out resources that its node does not count, so it starts the pod without a device.
+// The scheduler makes the claim for extended resources, and writes its name and requests into the pod's status before
+// it binds the pod. So a pod without them does not wait for them. A pod with spec.nodeName, or one that another
+// scheduler binds, has none. The kubelet leaves out resources that its node does not count, so it starts the pod
+// without a device.
 func Unclaimed(pod *corev1.Pod) (out []Resource) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
@@ -51,10 +53,10 @@ func Unclaimed(pod *corev1.Pod) (out []Resource) {
 	return out
 }
 
-// Lacks returns the resources of Unclaimed that the driver's devices serve. The pod has no device for those that are missing. The
-// API does not show whether it has one for the others: its node is unknown (nil), or counts none any more, as after the end
-// of a device plugin. Those of a device plugin that serves on the node are left out, because the kubelet refuses what it cannot
-// give.
+// Lacks returns the resources of Unclaimed that the driver's devices serve. The pod has no device for those that are
+// missing. The API does not show whether it has one for the others: its node is unknown (nil), or counts none any more,
+// as after the end of a device plugin. Those of a device plugin that serves on the node are left out, because the
+// kubelet refuses what it cannot give.
 func (c Classes) Lacks(pod *corev1.Pod, node *corev1.Node) (missing, unknown []Resource) {
 	for _, r := range Unclaimed(pod) {
 		if !c.CouldBeOurs(r.Name) {

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package waiting answers questions about a pod that waits for devices. Does it ask for any, since when, and by which claims? With which
-// pods is it alike, and on which nodes may it run? What did the scheduler last say?
+// Package waiting answers questions about a pod that waits for devices. Does it ask for any, since when, and by which
+// claims? With which pods is it alike, and on which nodes may it run? What did the scheduler last say?
 //
 // Everything that serves, explains, moves or evicts pods asks here, so that all of it takes the same pods for waiting.
 package waiting
@@ -54,8 +54,8 @@ func Resources(pod *corev1.Pod) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// Asks reports whether a pod asks for devices of any driver: by claims, or by extended resources. A pod of which too much was
-// dropped may do so.
+// Asks reports whether a pod asks for devices of any driver: by claims, or by extended resources. A pod of which too
+// much was dropped may do so.
 func Asks(pod *corev1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || bounded.TooLarge(pod) || len(Resources(pod)) > 0
 }
@@ -96,8 +96,8 @@ func NodesKey(pod *corev1.Pod) uint64 {
 	return hashed(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations})
 }
 
-// Key returns a number that is equal for pods of one priority that ask for the same, and may run on the same nodes: they differ in
-// their names. The claims are the pod's, and nil for those that do not exist.
+// Key returns a number that is equal for pods of one priority that ask for the same, and may run on the same nodes:
+// they differ in their names. The claims are the pod's, and nil for those that do not exist.
 func Key(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) uint64 {
 	s := &pod.Spec
 	parts := []encoder{&corev1.PodSpec{

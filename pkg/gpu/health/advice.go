@@ -50,8 +50,8 @@ type adviser struct {
 	// errors counted corrected errors at the time since. It is negative if their number was unknown.
 	errors int64
 	since  time.Time
-	// rose, many and lanes are the times of the last rise of errors, of the first poll after the last XID 92, and of the
-	// last work with few lanes.
+	// rose, many and lanes are the times of the last rise of errors, of the first poll after the last XID 92, and of
+	// the last work with few lanes.
 	rose, many, lanes time.Time
 	xid92             bool
 }

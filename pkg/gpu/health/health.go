@@ -7,8 +7,8 @@
 // which the driver asks for no recovery, because one answer can be wrong. A poll that failed changes nothing. Faults of
 // memory end only with the board.
 //
-// XIDs are the driver's events. A driver's recovery actions (since R570) override the catalogue of XIDs. Then an XID only
-// causes a poll, except for that of a GPU off the bus.
+// XIDs are the driver's events. A driver's recovery actions (since R570) override the catalogue of XIDs. Then an XID
+// only causes a poll, except for that of a GPU off the bus.
 //
 // Traps. Drivers before R570 have no recovery action, so their faults end with a reboot or a reload of the driver. The
 // result depends only on the arguments: the caller stores it, and polls.
@@ -42,9 +42,11 @@ type State struct {
 	Name string
 	// Cause is the driver's report.
 	Cause string
-	// Remedy is the next step of an administrator, without a period at the end. ADDRESS stands for the GPU's PCI address.
+	// Remedy is the next step of an administrator, without a period at the end. ADDRESS stands for the GPU's PCI
+	// address.
 	Remedy string
-	// Commands are the commands of the Remedy. ADDRESS is as there, NODE and GPU stand for the names of the node and the GPU.
+	// Commands are the commands of the Remedy. ADDRESS is as there, NODE and GPU stand for the names of the node and
+	// the GPU.
 	Commands []string
 	// GroupsOnly means that the GPU works, but not together with others.
 	GroupsOnly bool
@@ -138,8 +140,8 @@ type Reading struct {
 	// Width and MaxWidth are numbers of PCIe lanes. Busy is known only if they differ.
 	Width, MaxWidth int
 	Busy            bool
-	// Corrected and Uncorrected count errors of memory since the driver was loaded, CorrectedRows and UncorrectedRows the
-	// replaced rows by the errors that caused it. They are negative if unknown.
+	// Corrected and Uncorrected count errors of memory since the driver was loaded, CorrectedRows and UncorrectedRows
+	// the replaced rows by the errors that caused it. They are negative if unknown.
 	Corrected, Uncorrected, CorrectedRows, UncorrectedRows int64
 }
 

@@ -31,7 +31,8 @@ var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 // reader reads one GPU. It keeps the first error that makes the GPU unusable.
 type reader struct {
 	err error
-	// driver is the driver's version; known has the profiles of earlier scans. cgroups is the root of the node's cgroups.
+	// driver is the driver's version; known has the profiles of earlier scans. cgroups is the root of the node's
+	// cgroups.
 	driver, cgroups string
 	known           *sync.Map
 }
@@ -227,8 +228,8 @@ func multiprocessors(cores int, capability gpu.Version) int {
 	return cores / per
 }
 
-// place sets the GPU's position from sysfs. Missing values stay empty. A complete position is read once: it depends only
-// on the path of the bridges, to which the device's link in sysfs points.
+// place sets the GPU's position from sysfs. Missing values stay empty. A complete position is read once: it depends
+// only on the path of the bridges, to which the device's link in sysfs points.
 func (i *Inventory) place(g *gpu.GPU) {
 	path, err := os.Readlink(filepath.Join(i.o.SysRoot, "bus/pci/devices", g.PCIAddress))
 	if known, ok := i.places[path]; ok && err == nil {

@@ -3,9 +3,10 @@
 
 // Package inventory reads a node's GPUs from NVML and sysfs, and watches for changes.
 //
-// A scan opens an NVML session, reads and closes it, because an open session keeps the driver from being unloaded.
-// A GPU that fails or hangs becomes a Problem of the Snapshot and does not affect the others. Watch keeps the last state of
-// one that hangs. A node without a driver has the zero Snapshot and an error with the cause; the plugin keeps running.
+// A scan opens an NVML session, reads and closes it, because an open session keeps the driver from being unloaded. A
+// GPU that fails or hangs becomes a Problem of the Snapshot and does not affect the others. Watch keeps the last state
+// of one that hangs. A node without a driver has the zero Snapshot and an error with the cause; the plugin keeps
+// running.
 //
 // Traps. Two scans of unchanged hardware must be equal, so changing values (free memory, temperatures) are not in a
 // Snapshot. NVML cannot report the address of a GPU that is off the bus; the kernel's list under /proc can.
@@ -64,7 +65,8 @@ type Health interface {
 
 // Interconnects are recorded before MIG mode hides them.
 type Interconnects interface {
-	// RecordedInterconnect returns the interconnect of a GPU, as of an earlier run of the plugin. It is zero if unknown.
+	// RecordedInterconnect returns the interconnect of a GPU, as of an earlier run of the plugin. It is zero if
+	// unknown.
 	RecordedInterconnect(g gpu.GPU) gpu.Interconnect
 }
 
@@ -98,8 +100,8 @@ type Inventory struct {
 	peers  map[[2]string]bool
 	// multiprocessors are known for these products, by name.
 	multiprocessors map[string]int
-	// last is the last readable state of each GPU, and silent the number of scans without an answer of it since then, by PCI
-	// address. Only Watch uses them.
+	// last is the last readable state of each GPU, and silent the number of scans without an answer of it since then,
+	// by PCI address. Only Watch uses them.
 	last   map[string]gpu.GPU
 	silent map[string]int
 }
@@ -132,8 +134,8 @@ func (i *Inventory) kernel() nvml.Kernel {
 }
 
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver
-// without a driver, nvml.ErrReplaced if this process must restart to use the new driver, another error if NVML failed as
-// a whole. It does not wait for a GPU that hangs.
+// without a driver, nvml.ErrReplaced if this process must restart to use the new driver, another error if NVML failed
+// as a whole. It does not wait for a GPU that hangs.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	opened, err := i.o.Library.Open()
 	// While a driver container restarts, the library can be missing or fail although the module is loaded.

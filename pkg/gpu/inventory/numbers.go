@@ -21,8 +21,8 @@ import (
 var modules = []string{"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"}
 
 // Bindings returns a text that differs after the kernel has loaded a driver's module again, or bound a GPU to the
-// driver again, which gives the GPU a minor number. sysfs has a new inode for each. It makes a dozen system calls, and none
-// reaches the driver, which can hang.
+// driver again, which gives the GPU a minor number. sysfs has a new inode for each. It makes a dozen system calls, and
+// none reaches the driver, which can hang.
 func Bindings(sysRoot string) string {
 	var b strings.Builder
 	add := func(path string) {

@@ -12,9 +12,9 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// One odd answer of NVML would withdraw a GPU, or an attribute by which classes select. So a GPU that is missing or reads
-// differently keeps its last state for one scan, each GPU by itself. The next scan, which follows at the next poll, counts. A
-// GPU that the kernel does not list any more is gone at once.
+// One odd answer of NVML would withdraw a GPU, or an attribute by which classes select. So a GPU that is missing or
+// reads differently keeps its last state for one scan, each GPU by itself. The next scan, which follows at the next
+// poll, counts. A GPU that the kernel does not list any more is gone at once.
 
 // repeats reports whether a scan must be repeated before it is the first one: a GPU could not be read.
 func (r result) repeats() bool {

@@ -41,8 +41,8 @@ var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NV
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
 // NVML does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
-// error is ErrHealthUnknown. Without a driver, or with another one than this process has loaded, the Snapshot is zero. While
-// scans fail, each poll is a scan.
+// error is ErrHealthUnknown. Without a driver, or with another one than this process has loaded, the Snapshot is zero.
+// While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
@@ -223,8 +223,8 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
-// files returns the state that polls compare: the loaded driver, its GPUs with their bindings and numbers, the device nodes
-// and MIG instances. It ignores times under /proc, which are the times of the read.
+// files returns the state that polls compare: the loaded driver, its GPUs with their bindings and numbers, the device
+// nodes and MIG instances. It ignores times under /proc, which are the times of the read.
 func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))

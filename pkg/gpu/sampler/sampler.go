@@ -37,8 +37,8 @@ type Options struct {
 	Scans   *inventory.Latest
 	Records plan.Held
 	Idle    bool
-	// ProcRoot is the /proc of this process's PID namespace, because NVML lists processes by the PIDs of its caller. It is
-	// empty if that is not the node's: NVML then lists the processes of the namespace only.
+	// ProcRoot is the /proc of this process's PID namespace, because NVML lists processes by the PIDs of its caller. It
+	// is empty if that is not the node's: NVML then lists the processes of the namespace only.
 	ProcRoot string
 	// Mounts recognizes mounts of metadata files. Without it the claims of processes are unknown.
 	Mounts *Mounts
@@ -60,8 +60,8 @@ type Sampler struct {
 	o        Options
 	snapshot atomic.Pointer[Snapshot]
 
-	// measuring are the measurements of GPUs, by PCI address. since has the times of the newest samples of processes, by
-	// UUID.
+	// measuring are the measurements of GPUs, by PCI address. since has the times of the newest samples of processes,
+	// by UUID.
 	measuring host.Attempts[measured]
 	since     map[string]uint64
 	// owners is nil if processes cannot be listed.
@@ -102,8 +102,8 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// Lock ends a reading and prevents others until Unlock, because a GPU with clients can refuse to switch its MIG mode. It
-// does not wait for a call of NVML that hangs. Several callers can hold the lock.
+// Lock ends a reading and prevents others until Unlock, because a GPU with clients can refuse to switch its MIG mode.
+// It does not wait for a call of NVML that hangs. Several callers can hold the lock.
 func (l *Locks) Lock(string) {
 	l.mu.Lock()
 	if l.locks++; l.locks == 1 {

@@ -29,8 +29,8 @@ type Device struct {
 	// Profile and GPUInstance are a partition's.
 	Profile     string
 	GPUInstance int
-	// Utilization is the part of the time in which a kernel ran. SM, Tensor and DRAM are the parts of multiprocessors, of
-	// tensor cores and of memory bandwidth in use. They are of this device: 1 is all of a partition.
+	// Utilization is the part of the time in which a kernel ran. SM, Tensor and DRAM are the parts of multiprocessors,
+	// of tensor cores and of memory bandwidth in use. They are of this device: 1 is all of a partition.
 	Utilization, SM, Tensor, DRAM float64
 	// MemoryUsed and MemoryTotal are in bytes.
 	MemoryUsed, MemoryTotal float64
@@ -92,8 +92,8 @@ func uuid(d plan.Device) string {
 	return d.UUID
 }
 
-// Targets returns the readable GPUs of prepared claims, or with idle all of them, with their partitions: those of the scan
-// and those of later claims.
+// Targets returns the readable GPUs of prepared claims, or with idle all of them, with their partitions: those of the
+// scan and those of later claims.
 func Targets(s gpu.Snapshot, plans []plan.Plan, idle bool) []Target {
 	var out []Target
 	held, users := map[string]bool{}, map[string]int{}

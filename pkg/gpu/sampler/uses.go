@@ -75,8 +75,8 @@ type user struct {
 type part struct{ utilization, memory, processes float64 }
 
 // divide attributes the processes of a device to its users. Processes that have none of their files mounted, such as an
-// MPS server and processes outside of Kubernetes, belong to no user. If the files of a process are unknown, it can be any
-// user's. A process with the files of several users is a part of each of them, so these cannot be measured.
+// MPS server and processes outside of Kubernetes, belong to no user. If the files of a process are unknown, it can be
+// any user's. A process with the files of several users is a part of each of them, so these cannot be measured.
 func divide(d Device, users []user) map[[2]int]part {
 	out, none := map[[2]int]part{}, part{Absent, Absent, Absent}
 	known := d.Processes != nil && !slices.ContainsFunc(d.Processes, func(p Process) bool { return p.Files == nil })

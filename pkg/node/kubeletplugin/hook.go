@@ -65,9 +65,9 @@ func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error
 	return failure
 }
 
-// InstallHook copies a hook from this image to the data directory, because the container runtime runs it on the node. One
-// rename replaces the file, so a starting container runs either the old or the new version. If the image has no hook, an
-// installed one stays.
+// InstallHook copies a hook from this image to the data directory, because the container runtime runs it on the node.
+// One rename replaces the file, so a starting container runs either the old or the new version. If the image has no
+// hook, an installed one stays.
 func InstallHook(ctx context.Context, h *host.Host, source, dataDir, name string) (err error) {
 	defer func() {
 		if err != nil {

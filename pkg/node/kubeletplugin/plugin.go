@@ -125,11 +125,11 @@ func (c *changes) changed() {
 }
 
 const (
-	// readyLimit limits a Prepare's wait for recovery and the first scan after a start. Then the kubelet gets the reason
-	// and repeats the call.
+	// readyLimit limits a Prepare's wait for recovery and the first scan after a start. Then the kubelet gets the
+	// reason and repeats the call.
 	readyLimit = 10 * time.Second
-	// kubeletLimit limits its wait for the kubelet's first answer about device plugins, without which only new claims are
-	// refused.
+	// kubeletLimit limits its wait for the kubelet's first answer about device plugins, without which only new claims
+	// are refused.
 	kubeletLimit = 3 * time.Second
 	// stopLimit limits the wait for background work.
 	stopLimit = 2 * time.Second

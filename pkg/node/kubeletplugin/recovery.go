@@ -29,14 +29,15 @@ import (
 const (
 	// settingsInterval is the longest pause between two attempts to restore unneeded settings.
 	settingsInterval = time.Minute
-	// recoverPause is the pause after an incomplete pass, and the interval of checks for missing CDI specs, which can be
-	// deleted while pods run.
+	// recoverPause is the pause after an incomplete pass, and the interval of checks for missing CDI specs, which can
+	// be deleted while pods run.
 	recoverPause = 10 * time.Second
 	// numbersInterval is the longest time for which a CDI spec names other devices after their numbers changed.
 	numbersInterval = 250 * time.Millisecond
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
-	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an upgrade.
+	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an
+	// upgrade.
 	claimJitter = 0.2
 	// maxNotified is far above the claims of a node.
 	maxNotified = 2048
@@ -70,8 +71,8 @@ func newRecovery(
 	}
 }
 
-// run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or devices may
-// have other numbers.
+// run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or devices
+// may have other numbers.
 func (r *recovery) run(ctx context.Context) {
 	numbers := time.NewTicker(numbersInterval)
 	defer numbers.Stop()

@@ -32,8 +32,8 @@ type preparer interface {
 	Unprepare(context.Context, plan.Claim) error
 }
 
-// How often and how long Prepare tries to get a device from a claim that is ending. The kubelet stops a pod's containers
-// before it unprepares the pod's claims.
+// How often and how long Prepare tries to get a device from a claim that is ending. The kubelet stops a pod's
+// containers before it unprepares the pod's claims.
 const endingInterval, endingTimeout = 200 * time.Millisecond, 10 * time.Second
 
 // service handles the kubelet's calls.
@@ -152,8 +152,8 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	}
 	prepared, err := s.engine.Prepare(ctx, claim)
 	if held := (*devicestate.HeldError)(nil); errors.As(err, &held) && s.ending(ctx, held.Claim) {
-		// The kubelet is about to unprepare the other claim, and its next attempt for this one can be a minute away. The
-		// wait polls, because another instance may serve that call.
+		// The kubelet is about to unprepare the other claim, and its next attempt for this one can be a minute away.
+		// The wait polls, because another instance may serve that call.
 		_ = wait.PollUntilContextTimeout(ctx, endingInterval, endingTimeout, false, func(context.Context) (bool, error) {
 			prepared, err = s.engine.Prepare(ctx, claim)
 			return !errors.As(err, &held), nil

@@ -55,8 +55,8 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 	}
 }
 
-// otherDriver returns the socket by which another driver registers under this driver's name, or "". The sockets of this driver's
-// instances have the UIDs of their pods in their names.
+// otherDriver returns the socket by which another driver registers under this driver's name, or "". The sockets of this
+// driver's instances have the UIDs of their pods in their names.
 func otherDriver(ctx context.Context, registrarDir, driver string) string {
 	socket := filepath.Join(registrarDir, driver+"-reg.sock")
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
@@ -80,7 +80,8 @@ func (p *Plugin) errOther(socket string) error {
 }
 
 const (
-	// otherInterval is the interval of checks for another driver, and otherLimit the time in which it can end at a start.
+	// otherInterval is the interval of checks for another driver, and otherLimit the time in which it can end at a
+	// start.
 	otherInterval, otherLimit = 2 * time.Second, 10 * time.Second
 )
 

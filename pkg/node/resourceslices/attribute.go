@@ -29,8 +29,8 @@ type attributeSource struct {
 	group string
 	// migLayout is the name of a whole GPU's MIGLayout; empty if it has none.
 	migLayout string
-	// offer describes the shares of the device; nil if it is not shared. later describes those of a device that is shared once
-	// an object asks for it.
+	// offer describes the shares of the device; nil if it is not shared. later describes those of a device that is
+	// shared once an object asks for it.
 	offer, later *sharing.Offer
 }
 

@@ -48,8 +48,8 @@ type Options struct {
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
-	// HeldShares means that SharedDevices is false because of the scheduler, although the API server keeps the field. Devices
-	// that claims share, or monitor, stay as they are until the release.
+	// HeldShares means that SharedDevices is false because of the scheduler, although the API server keeps the field.
+	// Devices that claims share, or monitor, stay as they are until the release.
 	HeldShares bool
 	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
 	NoEffectTaints bool
@@ -65,7 +65,8 @@ type Options struct {
 	Held []Held
 	// Cordons are the GPUs that administrators took out of use.
 	Cordons wire.Cordons
-	// Reserved are the addresses of the GPUs of which no new claim gets a device now. An API server without taints ignores it.
+	// Reserved are the addresses of the GPUs of which no new claim gets a device now. An API server without taints
+	// ignores it.
 	Reserved sets.Set[string]
 	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
 	Sharing sharing.Source
@@ -129,8 +130,8 @@ func (s State) temporary() bool {
 	return s == Withheld || s == Unknown || s == NotReady || s == NoDemand || s == Stuck || s == InUse || s.fault()
 }
 
-// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are
-// withdrawn, whether they answer or not.
+// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs
+// are withdrawn, whether they answer or not.
 func (s State) fault() bool {
 	_, ok := health.Lookup(string(s))
 	return ok && s != Lost
@@ -159,9 +160,10 @@ type Warning struct {
 }
 
 // Build returns the slices of both pools: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG
-// devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
-// place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
-// gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
+// devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so
+// whole GPUs and groups come first: they can be updated in place. GPUs are in the order of their islands, and a group
+// follows the first of its GPUs. Thus an unspecific request gets a whole GPU, and the scheduler finds GPUs and groups
+// before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: wire.PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
 	b.labels = labels(b.islands)

@@ -30,8 +30,8 @@ type Entry struct {
 	// Always are the kinds of which every device has it, whatever its GPU and driver. An unknown value is published
 	// as the method unknown returns it: a selector that reads an attribute that one device lacks ends every allocation.
 	Always []gpu.Kind
-	// LeftOut is the order in which entries are left out of a device with more than the API allows: 1 is left out first. Entries with 0
-	// are never left out: selectors, classes, labels and readers of slices need them.
+	// LeftOut is the order in which entries are left out of a device with more than the API allows: 1 is left out
+	// first. Entries with 0 are never left out: selectors, classes, labels and readers of slices need them.
 	LeftOut int
 	// Meaning explains the value and when it is missing.
 	Meaning string
@@ -60,8 +60,8 @@ var leftOutFirst = func() (names []resourceapi.QualifiedName) {
 	return names
 }()
 
-// fit leaves entries out of a device until the API server accepts it. Both forms of a device that can be shared later have the same
-// number of entries, so the same are left out of both, and Shareable needs no order.
+// fit leaves entries out of a device until the API server accepts it. Both forms of a device that can be shared later
+// have the same number of entries, so the same are left out of both, and Shareable needs no order.
 func fit(d *resourceapi.Device) {
 	for _, name := range leftOutFirst {
 		if len(d.Attributes)+len(d.Capacity) <= resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
@@ -125,8 +125,8 @@ func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resourc
 
 func bytes(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), resource.BinarySI) }
 
-// Lists of kinds, for Entry.Devices and Entry.Always. A monitor device has what every GPU has: a class that asks only for
-// such attributes, without the type, must not fail on it.
+// Lists of kinds, for Entry.Devices and Entry.Always. A monitor device has what every GPU has: a class that asks only
+// for such attributes, without the type, must not fail on it.
 var (
 	allKinds     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	ofOneGPU     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}

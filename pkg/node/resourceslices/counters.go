@@ -126,8 +126,8 @@ func (g geometry) taken(e deviceEntry, total amounts) amounts {
 	return out
 }
 
-// nvlinkCounterSet separates NVLink groups from the devices of their GPUs. For each GPU of a group it
-// has a counter, with the number of the GPU's memory slices as its value. The node has one set, because a held group needs its
+// nvlinkCounterSet separates NVLink groups from the devices of their GPUs. For each GPU of a group it has a counter,
+// with the number of the GPU's memory slices as its value. The node has one set, because a held group needs its
 // counters even after a failed link split its GPUs, and the API allows a device only two sets. Its counter memory never
 // limits anything: Kueue charges a quota by it.
 //

@@ -161,8 +161,9 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 	return d
 }
 
-// offer sets the shares of a GPU or of one of its partitions, if it has any now or later. The state is NoDemand if they end:
-// without it, the scheduler could forget a share that it allocated at that moment. So a server without taints has them always.
+// offer sets the shares of a GPU or of one of its partitions, if it has any now or later. The state is NoDemand if they
+// end: without it, the scheduler could forget a share that it allocated at that moment. So a server without taints has
+// them always.
 func (b *builder) offer(s *attributeSource) State {
 	if !b.o.SharedDevices && !b.o.HeldShares || b.o.Sharing == nil {
 		return ""

@@ -42,8 +42,8 @@ func (e deviceEntry) describe() string {
 	return "the whole GPU"
 }
 
-// entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means that
-// the settings publish partitions of it to new claims, now or once an object asks for them.
+// entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means
+// that the settings publish partitions of it to new claims, now or once an object asks for them.
 func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bool) {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
@@ -90,9 +90,9 @@ func (b *builder) available(e deviceEntry) bool {
 	return e.state == "" || e.state.temporary() && b.o.Taints
 }
 
-// sample leaves at most one placement of the node for each profile that no object asks for, so that classes, reviews, quotas
-// and autoscalers still know it. A first claim can get it. A GPU without its whole device has counters in any case, and
-// no MIGLayoutAttribute by which other nodes could stand for it.
+// sample leaves at most one placement of the node for each profile that no object asks for, so that classes, reviews,
+// quotas and autoscalers still know it. A first claim can get it. A GPU without its whole device has counters in any
+// case, and no MIGLayoutAttribute by which other nodes could stand for it.
 func (b *builder) sample(model string, entries []deviceEntry) {
 	const why = "no object asks for its profile"
 	whole := b.publishes(entries[0])

@@ -21,8 +21,8 @@ type gpuState struct {
 	held []Held
 	// entries are the devices to publish, without the monitor.
 	entries []deviceEntry
-	// partitionable means that the node publishes partitions of the GPU, now or once an object asks for them. beside means
-	// that it publishes partitions or groups of any GPUs now.
+	// partitionable means that the node publishes partitions of the GPU, now or once an object asks for them. beside
+	// means that it publishes partitions or groups of any GPUs now.
 	partitionable, beside bool
 }
 
@@ -32,8 +32,8 @@ func wholeName(address string) string {
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
-// cut reports whether the GPU has counters of its own: it publishes partitions, or could, and the node has other counters.
-// Cluster-autoscaler takes the mean over the counter sets of a node, and would ignore the GPUs without one.
+// cut reports whether the GPU has counters of its own: it publishes partitions, or could, and the node has other
+// counters. Cluster-autoscaler takes the mean over the counter sets of a node, and would ignore the GPUs without one.
 func (g gpuState) cut() bool { return g.partitionable && g.beside || g.parted() }
 
 // parted reports whether partitions of the GPU are published.

@@ -25,8 +25,8 @@ type group struct {
 	why   string
 }
 
-// groups returns the groups whose GPUs are all available as a whole and publish groups, and the held groups. With a group,
-// all GPUs of the node that could be cut have counters.
+// groups returns the groups whose GPUs are all available as a whole and publish groups, and the held groups. With a
+// group, all GPUs of the node that could be cut have counters.
 func (b *builder) groups(gpus []gpuState) []group {
 	byAddress := map[string]gpuState{}
 	held := map[string][]gpuState{}

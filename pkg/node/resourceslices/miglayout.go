@@ -21,18 +21,18 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// MIGLayout describes the partitions of equal GPUs. It has the counters of a GPU without claims, and a partition of each
-// profile that the node's settings publish. Nodes publish the name of each GPU's layout, so that one node can publish the
-// partitions for all others.
+// MIGLayout describes the partitions of equal GPUs. It has the counters of a GPU without claims, and a partition of
+// each profile that the node's settings publish. Nodes publish the name of each GPU's layout, so that one node can
+// publish the partitions for all others.
 type MIGLayout struct {
 	Counters map[string]resourceapi.Counter
 	// Partitions have one device of each profile, in any place and order.
 	Partitions []resourceapi.Device
 }
 
-// Name is a hash of the layout: another content has another name, so a reader can verify the partitions that it finds. It
-// depends neither on the GPU nor on the places of the partitions. Controllers compute the names of earlier and later plugins,
-// so a change of this function needs another attribute.
+// Name is a hash of the layout: another content has another name, so a reader can verify the partitions that it finds.
+// It depends neither on the GPU nor on the places of the partitions. Controllers compute the names of earlier and later
+// plugins, so a change of this function needs another attribute.
 func (l MIGLayout) Name() string {
 	var lines []string
 	for _, d := range l.Partitions {
@@ -87,8 +87,8 @@ func counterText(counters map[string]resourceapi.Counter) string {
 	return out.String()
 }
 
-// placedText is the text of a partition's counters as if it began with the first memory slice. It reports whether there are
-// memory slices.
+// placedText is the text of a partition's counters as if it began with the first memory slice. It reports whether there
+// are memory slices.
 func placedText(counters map[string]resourceapi.Counter) (text string, found bool) {
 	first, moved := math.MaxInt, map[string]resourceapi.Counter{}
 	index := func(name string) (int, bool) {
@@ -113,8 +113,8 @@ func placedText(counters map[string]resourceapi.Counter) (text string, found boo
 // OwnPartitionAttributes are the attributes of partitions that are not those of their GPU.
 var OwnPartitionAttributes = []resourceapi.QualifiedName{"type", "profile", "isolation", "renameByDefault"}
 
-// layoutName returns the name of the MIGLayout of a GPU, or "" if the node never publishes partitions of it to new claims.
-// It does not depend on claims, on what the cluster asks for, and on passing states of the GPU.
+// layoutName returns the name of the MIGLayout of a GPU, or "" if the node never publishes partitions of it to new
+// claims. It does not depend on claims, on what the cluster asks for, and on passing states of the GPU.
 func (b *builder) layoutName(g gpuState) string {
 	if !g.partitionable {
 		return ""

@@ -12,12 +12,12 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// The attributes of a GPU or partition that claims cannot share until an object asks for shares. A device that can be shared, or
-// never, has neither.
+// The attributes of a GPU or partition that claims cannot share until an object asks for shares. A device that can be
+// shared, or never, has neither.
 const maxShares, shareIsolation resourceapi.QualifiedName = "maxShares", "shareIsolation"
 
-// Shareable returns the device as its node publishes it once an object asks for shares. ok is false for other devices, also for
-// those that claims can share already.
+// Shareable returns the device as its node publishes it once an object asks for shares. ok is false for other devices,
+// also for those that claims can share already.
 func Shareable(d resourceapi.Device) (out resourceapi.Device, ok bool) {
 	most, isolation := d.Attributes[maxShares].IntValue, d.Attributes[shareIsolation].StringValue
 	memory := d.Capacity["memory"]

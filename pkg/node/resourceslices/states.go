@@ -9,8 +9,8 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// States are the reasons other than faults of a GPU for which a device is unavailable. Usable means that the state alone
-// refuses no claim that has the device. docs/reference/health.md is generated from it.
+// States are the reasons other than faults of a GPU for which a device is unavailable. Usable means that the state
+// alone refuses no claim that has the device. docs/reference/health.md is generated from it.
 var States = []health.State{
 	{Name: string(Absent), Cause: "a claim has the GPU, and NVIDIA's driver no longer lists it: the driver is unloaded, or the GPU was removed",
 		Remedy: "run on the node: nvidia-smi -i ADDRESS; if it fails, load the driver or reboot the node, or delete the pod and its claim", Commands: []string{"nvidia-smi -i ADDRESS"}},

@@ -12,8 +12,8 @@ import (
 type Source interface {
 	// Policy returns the settings of a GPU, or of a MIG profile of it.
 	Policy(g gpu.GPU, profile string) Policy
-	// Offer returns the shares of a GPU, or of a MIG profile of it; false if it is not shared. An Offer with false is for
-	// a device with claims that share it. standing is their strategy, if known.
+	// Offer returns the shares of a GPU, or of a MIG profile of it; false if it is not shared. An Offer with false is
+	// for a device with claims that share it. standing is their strategy, if known.
 	Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (Offer, bool)
 	// Placements says which placements of a MIG profile to publish to new claims. External partitions are always
 	// published.
@@ -22,8 +22,8 @@ type Source interface {
 	Groups(g gpu.GPU) Placements
 	// Monitors says whether to publish the monitor device of a GPU to new claims: always, for a moment longer, or not.
 	Monitors(g gpu.GPU) Placements
-	// Shares says whether new claims can share a GPU, or a MIG profile of it, for which there is an Offer: always, for a moment
-	// longer, or later.
+	// Shares says whether new claims can share a GPU, or a MIG profile of it, for which there is an Offer: always, for
+	// a moment longer, or later.
 	Shares(g gpu.GPU, profile string) Placements
 }
 

@@ -47,7 +47,8 @@ const clients = 48
 type Offer struct {
 	// Strategy is for shares whose claims name none.
 	Strategy v1beta1.Strategy
-	// Memory is the default for claims without a request, in bytes and a multiple of Step; Compute likewise, in percent.
+	// Memory is the default for claims without a request, in bytes and a multiple of Step; Compute likewise, in
+	// percent.
 	Memory  uint64
 	Compute int
 	// MaxShares is the maximum number of concurrent shares.
@@ -57,7 +58,8 @@ type Offer struct {
 }
 
 // OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. If only the policy
-// forbids shares, the Offer describes those of earlier settings. The last argument says whether the node has the supervisor of MPS daemons.
+// forbids shares, the Offer describes those of earlier settings. The last argument says whether the node has the
+// supervisor of MPS daemons.
 func OfferOf(p Policy, g gpu.GPU, profile string, supervised bool) (Offer, bool) {
 	total := g.MemoryBytes
 	if profile != "" {

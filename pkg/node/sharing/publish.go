@@ -16,7 +16,8 @@ import (
 type published struct {
 	// One of the globs nodes and of products must match; an empty list matches all.
 	nodes, products []string
-	// profiles are globs of the MIG profiles to publish; all publishes every profile, auto those that the cluster asks for.
+	// profiles are globs of the MIG profiles to publish; all publishes every profile, auto those that the cluster asks
+	// for.
 	profiles  []string
 	all, auto bool
 	// groups publishes NVLink groups, autoGroups if the cluster asks for groups.
@@ -90,18 +91,18 @@ func (s Settings) published(node string, g gpu.GPU) published {
 	return published{all: true, groups: true, monitors: true, gpus: true, partitions: true}
 }
 
-// Placements says how many of a MIG profile's placements, of a GPU's NVLink groups, of its monitor devices or of a device's
-// shares, a node publishes to new claims.
+// Placements says how many of a MIG profile's placements, of a GPU's NVLink groups, of its monitor devices or of a
+// device's shares, a node publishes to new claims.
 type Placements int
 
 const (
 	AllPlacements Placements = iota
-	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one partition of the node.
-	// EndingAllPlacements has no such exception.
+	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one partition of the
+	// node. EndingAllPlacements has no such exception.
 	EndingPlacements
 	EndingAllPlacements
-	// OnePlacement is one of the node, so that its profile stays known. With it, GPUs that an administrator cut have their
-	// monitor devices.
+	// OnePlacement is one of the node, so that its profile stays known. With it, GPUs that an administrator cut have
+	// their monitor devices.
 	OnePlacement
 	// EndingOnePlacement is the one, for a moment longer, but no new claim gets it.
 	EndingOnePlacement

@@ -27,8 +27,8 @@ var strategies = []Strategy{
 		Name: v1beta1.StrategyMPS, Section: "mps", Isolation: "mps", Executor: MPSExecutor,
 		Daemon: true, Limits: true, Clients: clients,
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipe},
-		// A client connects to the socket on a read-only mount too, but cannot replace it: the claims of a GPU share this
-		// directory. That was measured as root and as another user, with driver 580.159.04.
+		// A client connects to the socket on a read-only mount too, but cannot replace it: the claims of a GPU share
+		// this directory. That was measured as root and as another user, with driver 580.159.04.
 		Mounts: []Mount{{"pipe", containerPipe, "ro"}, {"shm", SharedMemory, "rw"}},
 	},
 	{

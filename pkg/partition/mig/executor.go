@@ -24,8 +24,8 @@ import (
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU, in either direction.
 	AllowReset bool
-	// AdoptExternal allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
-	// claim. Without it they belong to their creator.
+	// AdoptExternal allows the driver to destroy instances, and to switch off modes, that no record owns if they block
+	// a claim. Without it they belong to their creator.
 	AdoptExternal bool
 	// Switches is held during a switch of a mode, because the GPU disappears for a moment.
 	Switches Switches
@@ -55,8 +55,8 @@ type Executor struct {
 	o        Options
 }
 
-// New returns an Executor. modes are the records of the MIG modes that this driver switched on, stuck those of partitions
-// that it could not destroy.
+// New returns an Executor. modes are the records of the MIG modes that this driver switched on, stuck those of
+// partitions that it could not destroy.
 func New(h *host.Host, sessions *sessionpool.Pool, modes, stuck *record.GPUs, o Options) *Executor {
 	o.Timeout = cmp.Or(o.Timeout, 8*time.Second)
 	return &Executor{host: h, sessions: sessions, modes: modes, stuck: newStuck(stuck), o: o}
@@ -174,8 +174,8 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	return explain(ctx, attempt, d, err)
 }
 
-// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. All sessions of the
-// process are one to NVML, so the other parts close theirs first, also those for other GPUs.
+// current runs an operation, and again in a new session if NVML's list of MIG devices is out of date. All sessions of
+// the process are one to NVML, so the other parts close theirs first, also those for other GPUs.
 func (x *Executor) current(address string, do func() error) error {
 	err := do()
 	if !errors.Is(err, errStale) {

@@ -74,8 +74,8 @@ func (i *instance) hasDevice(uuid string) bool {
 	return slices.ContainsFunc(i.devices, func(d nvml.MIGDevice) bool { return d.UUID == uuid })
 }
 
-// instances lists all GPU instances, including external ones, without their compute instances. One can vanish between its
-// listing and its query. A second list shows whether it did: if it is still there, the query failed.
+// instances lists all GPU instances, including external ones, without their compute instances. One can vanish between
+// its listing and its query. A second list shows whether it did: if it is still there, the query failed.
 func (g *openGPU) instances() ([]*instance, error) { return again(g.listInstances) }
 
 // again repeats a list in which an instance vanished.
@@ -119,8 +119,8 @@ func (g *openGPU) identify(gi nvml.GPUInstance) (*instance, error) {
 	return i, nil
 }
 
-// errStale means that NVML lists other MIG devices than compute instances. Drivers list the devices once in a session, so
-// that other processes' changes are missing. It has a code of NVML, because it says nothing of the partitions.
+// errStale means that NVML lists other MIG devices than compute instances. Drivers list the devices once in a session,
+// so that other processes' changes are missing. It has a code of NVML, because it says nothing of the partitions.
 var errStale = fmt.Errorf("NVML's list of MIG devices is out of date: %w", nvml.Unknown)
 
 // load reads an instance's compute instances and their devices.
@@ -156,8 +156,8 @@ func (g *openGPU) devicesOf(i *instance, count int) ([]nvml.MIGDevice, error) {
 	return devices, err
 }
 
-// at returns the instance that matches a partition exactly, with its compute instances, and all instances that overlap its
-// place. An instance whose profile the driver does not list any more matches by its place.
+// at returns the instance that matches a partition exactly, with its compute instances, and all instances that overlap
+// its place. An instance whose profile the driver does not list any more matches by its place.
 func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
 	obstacles, err = again(func() ([]*instance, error) {
 		there, err := g.listInstances()

@@ -41,8 +41,8 @@ func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
 	return r.Interconnect
 }
 
-// switchOn switches the MIG mode on if it is off. It writes a record first. After an error the mode is off, or its record
-// stays.
+// switchOn switches the MIG mode on if it is off. It writes a record first. After an error the mode is off, or its
+// record stays.
 func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, pending, err := g.mode()
 	if err != nil || current {
@@ -77,8 +77,8 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	return errors.Join(err, clearErr) // The record stays until the mode is restored.
 }
 
-// mayReset returns an error if the switch of the mode resets the GPU, and resets are not allowed. A virtual machine may be
-// unable to reset the GPU: it would then be unusable until a reboot.
+// mayReset returns an error if the switch of the mode resets the GPU, and resets are not allowed. A virtual machine may
+// be unable to reset the GPU: it would then be unusable until a reboot.
 func (x *Executor) mayReset(g *openGPU, on bool) error {
 	architecture, err := g.Architecture()
 	switch {
@@ -146,8 +146,8 @@ func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) er
 }
 
 // Settle implements devicestate.Options.Settle: it switches off a MIG mode that this driver switched on, before a claim
-// gets the whole GPU, and refuses a GPU with another's mode. Without a record and a scanned mode it only reads one file.
-// On some boards the mode survives a boot, so its record does too.
+// gets the whole GPU, and refuses a GPU with another's mode. Without a record and a scanned mode it only reads one
+// file. On some boards the mode survives a boot, so its record does too.
 func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 	if !d.WholeGPU() {
 		return nil

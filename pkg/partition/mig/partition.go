@@ -195,8 +195,8 @@ func owned(i *instance, p plan.Partition) bool {
 	return i.hasDevice(p.UUID)
 }
 
-// remove destroys an instance and its compute instances. It retries while a process uses it, or while NVML lists it after
-// its destruction. The error is Vanished if it was destroyed meanwhile.
+// remove destroys an instance and its compute instances. It retries while a process uses it, or while NVML lists it
+// after its destruction. The error is Vanished if it was destroyed meanwhile.
 func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	return x.retryInUse(ctx, x.o.Timeout, func() error {
 		if err := i.refresh(g); err != nil {
@@ -252,8 +252,8 @@ func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func(
 // anyInstance selects the whole GPU.
 const anyInstance = -1
 
-// inUse adds the processes on the GPU, or on one GPU instance, to an "in use" error. The error is errStuck if NVML lists no
-// process on the instance.
+// inUse adds the processes on the GPU, or on one GPU instance, to an "in use" error. The error is errStuck if NVML
+// lists no process on the instance.
 func (g *openGPU) inUse(err error, gpuInstance int) error {
 	if !errors.Is(err, nvml.InUse) {
 		return err

@@ -28,12 +28,12 @@ var errStuck = errors.New("the partition is stuck")
 
 const stuckRemedy = "the driver retries in the background; if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node"
 
-// leaveAfter is the number of failed attempts after which a claim ends without its partition. The kubelet makes each of them,
-// and each retries for Options.Timeout, because an ended process releases the GPU with a delay.
+// leaveAfter is the number of failed attempts after which a claim ends without its partition. The kubelet makes each of
+// them, and each retries for Options.Timeout, because an ended process releases the GPU with a delay.
 const leaveAfter = 3
 
-// stuck holds the partitions of ended claims that NVML does not destroy, although no process uses them. Their records block
-// their places until a later attempt, or a reboot, ends them.
+// stuck holds the partitions of ended claims that NVML does not destroy, although no process uses them. Their records
+// block their places until a later attempt, or a reboot, ends them.
 type stuck struct {
 	records *record.GPUs
 
@@ -62,8 +62,8 @@ func (s *stuck) ended(d plan.Device) {
 
 func attemptsOf(d plan.Device) string { return d.PCIAddress + " " + d.Name + " " + d.Partition.UUID }
 
-// leave records a partition that could not be destroyed, after some attempts. It returns nil once the record exists, so that
-// the claim can end, and the cause before.
+// leave records a partition that could not be destroyed, after some attempts. It returns nil once the record exists, so
+// that the claim can end, and the cause before.
 func (x *Executor) leave(d plan.Device, cause error) error {
 	left, err := x.stuckOn(d.PCIAddress, d.UUID)
 	if err != nil {
@@ -145,7 +145,8 @@ func inPlace(stuck []plan.Partition) error {
 	}
 }
 
-// stuckPause is the longest time for which a place stays blocked after an administrator has ended what held its partition.
+// stuckPause is the longest time for which a place stays blocked after an administrator has ended what held its
+// partition.
 const stuckPause = 5 * time.Minute
 
 // StuckSetting is the attempts to destroy stuck partitions, in the form of a setting that is restored.
@@ -156,8 +157,8 @@ func (x *Executor) StuckSetting() executor.Setting {
 // retry makes an attempt for the stuck partitions of a GPU.
 type retry struct{ x *Executor }
 
-// NeededBy implements executor.Restorer. An earlier release does not know of stuck partitions, and can have prepared a claim
-// on one, as on an external partition.
+// NeededBy implements executor.Restorer. An earlier release does not know of stuck partitions, and can have prepared a
+// claim on one, as on an external partition.
 func (retry) NeededBy(d plan.Device) bool { return d.Kind == gpu.KindMIG && d.Partition.External }
 
 // Restore implements executor.Restorer.

@@ -19,8 +19,8 @@ const root = "gpu-bundle"
 // missingFile lists what the archive lacks. It is the last file, and always there.
 const missingFile = "missing.txt"
 
-// Archive is a tar file, compressed by `gzip`. It is not safe for concurrent use. After an error of the writer it ignores
-// further files, and Close returns the error.
+// Archive is a tar file, compressed by `gzip`. It is not safe for concurrent use. After an error of the writer it
+// ignores further files, and Close returns the error.
 type Archive struct {
 	at      time.Time
 	left    int64

@@ -50,8 +50,8 @@ var (
 	dataSource = regexp.MustCompile(`(^|[\s"'=])([\w.+-]+:)([^\s:@"'/]+)(@[\w(\[][\w.()\[\]-]*:?)`)
 )
 
-// RedactText replaces secrets in text: keys, tokens, headers, settings whose names suggest a secret, and in addresses the user,
-// the fragment and each parameter but those of Kubernetes' own lists.
+// RedactText replaces secrets in text: keys, tokens, headers, settings whose names suggest a secret, and in addresses
+// the user, the fragment and each parameter but those of Kubernetes' own lists.
 func RedactText(text []byte) []byte {
 	text = urls.ReplaceAllFunc(text, func(u []byte) []byte { return []byte(redactURL(string(u))) })
 	text = dataSource.ReplaceAllFunc(text, func(all []byte) []byte {
@@ -142,8 +142,8 @@ func keepsAnnotation(key, driver string) bool {
 var plain = regexp.MustCompile(`^(true|false|[0-9]+(\.[0-9]+)?[a-zA-Z%]{0,2}|/[\w./-]*)$`)
 
 // RedactObject replaces secrets in an API object and removes its bulk: managed fields, and copies of the object in
-// annotations. Values whose meaning is unknown are replaced too: those of other environment variables, headers, annotations,
-// flags and volumes, and the parameters and data of other drivers. It changes the object.
+// annotations. Values whose meaning is unknown are replaced too: those of other environment variables, headers,
+// annotations, flags and volumes, and the parameters and data of other drivers. It changes the object.
 func RedactObject(object map[string]any, driver string) { redactor(driver).object(object) }
 
 // redactor has the name of the driver.

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn. Each GPU has a row with bars, and so has
-// each part of it that a claim has.
+// Package live draws the GPUs of a cluster as a screen of a terminal that is redrawn. Each GPU has a row with bars, and
+// so has each part of it that a claim has.
 package live
 
 import (
@@ -148,8 +148,8 @@ func (s *Screen) scroll(by int) { s.top = max(0, min(s.top+by, len(s.shown)-s.pa
 // page is the number of rows that fit.
 func (s *Screen) page() int { return max(0, s.Height-3) }
 
-// Key handles a key by its name, such as `q`, `up` or `pgdown`, and reports whether the user wants to leave. After a change of the size,
-// an empty key keeps the rows on the screen.
+// Key handles a key by its name, such as `q`, `up` or `pgdown`, and reports whether the user wants to leave. After a
+// change of the size, an empty key keeps the rows on the screen.
 func (s *Screen) Key(key string) (leave bool) {
 	if s.typing {
 		switch key {

@@ -131,8 +131,8 @@ func (c *devicesCollector) sendBoard(out chan<- prometheus.Metric, g sampler.GPU
 	send(boardNVLink, scaled(n.NVLinkReceived, 1), "receive")
 }
 
-// granted returns the memory that a claim has of the i-th device by one request. The request's shares of a device have the
-// same labels, so they count together: first is false for the further ones. total is the memory of the device.
+// granted returns the memory that a claim has of the i-th device by one request. The request's shares of a device have
+// the same labels, so they count together: first is false for the further ones. total is the memory of the device.
 func granted(p plan.Plan, i int, total float64) (bytes float64, first bool) {
 	d := p.Devices[i]
 	if !d.Partial() {

@@ -16,8 +16,8 @@ import (
 // Readings returns the last answer of the driver about the GPU at a PCI address, and its UUID.
 type Readings func(address string) (uuid string, r health.Reading, ok bool)
 
-// CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records that
-// the driver no longer lists is lost.
+// CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records
+// that the driver no longer lists is lost.
 func (m *Metrics) CollectHealth(scans gpu.Scans, records Records, last Readings) {
 	m.registry.MustRegister(&healthCollector{scans, records, last, m.node})
 }

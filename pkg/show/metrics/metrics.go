@@ -6,8 +6,8 @@
 // Names equal those of NVIDIA's driver where the meaning is the same, so that dashboards keep working. The numbers of
 // prepared and quarantined claims are read at each scrape; a counter could drift from the records.
 //
-// Trap. Labels have few, bounded values: the name of a claim, pod or device would grow without end in a counter. Collectors
-// may use such names, because their samples end with the claim.
+// Trap. Labels have few, bounded values: the name of a claim, pod or device would grow without end in a counter.
+// Collectors may use such names, because their samples end with the claim.
 package metrics
 
 import (

@@ -48,8 +48,8 @@ func (a amounts) give(o amounts) {
 	a.take(negative)
 }
 
-// lacks returns the first resource of which less is free than is needed, or "". Resources that the kubelet does not count
-// are devices of claims.
+// lacks returns the first resource of which less is free than is needed, or "". Resources that the kubelet does not
+// count are devices of claims.
 func (a amounts) lacks(need amounts) corev1.ResourceName {
 	found := corev1.ResourceName("")
 	for name, q := range need {
@@ -67,8 +67,8 @@ func requests(pod *corev1.Pod) amounts {
 	return out
 }
 
-// freeOn returns what pods leave of each node. A node without its size has no amounts. A kubelet counts zero of a resource
-// whose device plugin is gone: devices of claims serve it there, if a class says so.
+// freeOn returns what pods leave of each node. A node without its size has no amounts. A kubelet counts zero of a
+// resource whose device plugin is gone: devices of claims serve it there, if a class says so.
 func freeOn(nodes []*corev1.Node, pods []*corev1.Pod, classes []*resourceapi.DeviceClass) map[string]amounts {
 	out, resources := map[string]amounts{}, selector.ResourcesOf(classes)
 	for _, n := range nodes {

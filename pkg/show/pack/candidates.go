@@ -59,8 +59,8 @@ type choice struct {
 	again bool
 }
 
-// candidates returns sets of units such that each way to make room for the goal contains one: for each choice of devices
-// the units that must leave these devices. Requests that do not name a number of devices have the empty set.
+// candidates returns sets of units such that each way to make room for the goal contains one: for each choice of
+// devices the units that must leave these devices. Requests that do not name a number of devices have the empty set.
 func (p *planner) candidates(ctx context.Context, n *node, claims []*resourceapi.ResourceClaim) []candidate {
 	none := []candidate{newCandidate(n, nil)}
 	type slot struct {
@@ -171,8 +171,8 @@ func (p *planner) holders(n *node) map[pool.ID]map[string][]holding {
 	return out
 }
 
-// leaving returns the minimal sets of units without which a request could get a device. It looks at one device only; the
-// allocator decides about all.
+// leaving returns the minimal sets of units without which a request could get a device. It looks at one device only;
+// the allocator decides about all.
 func (p *planner) leaving(held map[string][]holding, id pool.ID, d resourceapi.Device, q ask.Request) [][]*unit {
 	near := map[string][]holding{}
 	var units []*unit

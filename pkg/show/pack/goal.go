@@ -21,7 +21,8 @@ const GoalHelp = "a group of linked GPUs (nvlink-4), so many GPUs of one node (4
 
 var groupGoal = regexp.MustCompile(`^nvlink-([0-9]{1,3})$`)
 
-// ParseGoal returns the goal for a text. Its class selects the devices of the driver, so that no class of the cluster is needed.
+// ParseGoal returns the goal for a text. Its class selects the devices of the driver, so that no class of the cluster
+// is needed.
 func ParseGoal(driver, text string) (Goal, error) {
 	selector := func(kind gpu.Kind, more string) string {
 		return fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", driver, driver, kind) + more

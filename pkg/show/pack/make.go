@@ -26,8 +26,8 @@ const (
 	placements = 600
 )
 
-// Make plans moves after which the goal fits on a node. It returns a plan with the fewest pods. Among these it prefers idle
-// pods, then the least memory. All moved pods are from that node.
+// Make plans moves after which the goal fits on a node. It returns a plan with the fewest pods. Among these it prefers
+// idle pods, then the least memory. All moved pods are from that node.
 func Make(ctx context.Context, c *Cluster, w Goal, o Options) Plan {
 	p := newPlanner(c, o, &w)
 	ctx, cancel := context.WithTimeout(ctx, p.o.Limit)
@@ -148,8 +148,8 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, sta
 	return p.greedy(ctx, nodes, w)
 }
 
-// greedy tries one irreducible set of each node: all units leave, and return as long as the goal fits. It is for clusters
-// in which the search was cut.
+// greedy tries one irreducible set of each node: all units leave, and return as long as the goal fits. It is for
+// clusters in which the search was cut.
 func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, state, bool) {
 	var all []candidate
 	for _, n := range nodes {
@@ -198,8 +198,8 @@ func (n *node) movable() (out []*unit) {
 	return out
 }
 
-// try proves a set of units. The goal fits without them. Each of them fits elsewhere in turn while the GPUs of the goal are
-// cordoned. The goal fits at the end.
+// try proves a set of units. The goal fits without them. Each of them fits elsewhere in turn while the GPUs of the goal
+// are cordoned. The goal fits at the end.
 func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, bool) {
 	if p.o.preempt != nil {
 		return p.evict(ctx, c, w)
@@ -230,7 +230,8 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 	return f, open, ok
 }
 
-// relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. Each step is proven with the places that the later units still have.
+// relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. Each step
+// is proven with the places that the later units still have.
 func (p *planner) relocate(ctx context.Context, s state, rest []*unit, budget *int) ([]Move, state, bool) {
 	if len(rest) == 0 {
 		return nil, s, true
@@ -301,8 +302,8 @@ func claimsKey(claims []*resourceapi.ResourceClaim) string {
 	return string(key)
 }
 
-// destinations iterates over the nodes that could take a unit: its own, and those that have the devices before any move.
-// Moves only make other nodes fuller, so no others are needed.
+// destinations iterates over the nodes that could take a unit: its own, and those that have the devices before any
+// move. Moves only make other nodes fuller, so no others are needed.
 func (p *planner) destinations(ctx context.Context, u *unit, closed string) iter.Seq[string] {
 	d := p.demand(u)
 	return func(yield func(string) bool) {
@@ -431,8 +432,8 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []st
 	return out
 }
 
-// causes says what keeps the goal from nodes apart from the claims of other pods, such as cordons, and devices that are published
-// on demand.
+// causes says what keeps the goal from nodes apart from the claims of other pods, such as cordons, and devices that are
+// published on demand.
 func (p *planner) causes(ctx context.Context, w Goal) (out []string) {
 	subject := why.Subject{Pod: w.Pod}
 	c := p.c.Cluster

@@ -33,11 +33,12 @@ type Options struct {
 	Driver string
 	// Limit is the time for the search; 0 means DefaultLimit.
 	Limit time.Duration
-	// Shared also moves pods with a claim that several pods use or that is named by the pod's author. The other
-	// fields also move pods that no controller creates again, pods of Jobs, and pods with a constraint that the planner does
+	// Shared also moves pods with a claim that several pods use or that is named by the pod's author. The other fields
+	// also move pods that no controller creates again, pods of Jobs, and pods with a constraint that the planner does
 	// not know.
 	Shared, Unmanaged, Jobs, Unchecked bool
-	// Held are GPUs that are cordoned for the plan itself, or reserved for the pod. For the goal they count as not cordoned.
+	// Held are GPUs that are cordoned for the plan itself, or reserved for the pod. For the goal they count as not
+	// cordoned.
 	Held []GPU
 
 	// preempt has the rules of a preemption; nil for moves.

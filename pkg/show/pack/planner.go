@@ -33,8 +33,8 @@ type planner struct {
 	ask.Asker
 	o Options
 	c *Cluster
-	// nodes are all nodes by name, without the cordons of the plan's own GPUs. order has their names, nodes with few free
-	// GPUs first, so that moves leave the emptiest nodes alone.
+	// nodes are all nodes by name, without the cordons of the plan's own GPUs. order has their names, nodes with few
+	// free GPUs first, so that moves leave the emptiest nodes alone.
 	nodes map[string]*node
 	order []string
 	units []*unit
@@ -155,7 +155,8 @@ func (n *node) idle() (count int) {
 	return count
 }
 
-// only selects the devices of the driver all of whose GPUs are in a set. Another cordon of a group's member keeps its taint.
+// only selects the devices of the driver all of whose GPUs are in a set. Another cordon of a group's member keeps its
+// taint.
 func (p *planner) only(node string, in sets.Set[GPU]) func(string, resourceapi.Device) bool {
 	return func(driver string, d resourceapi.Device) bool {
 		gpus := pool.GPUsOf(d)

@@ -29,8 +29,8 @@ type Rules struct {
 	Namespaces, Classes []string
 	// Violate also takes victims whose eviction a disruption budget does not allow, if there are no others.
 	Violate bool
-	// Together takes only victims whose devices come free at once, if nothing holds a part of them for the pod: those of one
-	// claim. It also expects that each victim is created again at once, and takes what is free on the node.
+	// Together takes only victims whose devices come free at once, if nothing holds a part of them for the pod: those
+	// of one claim. It also expects that each victim is created again at once, and takes what is free on the node.
 	Together bool
 	// Busy are nodes that victims of another preemption leave.
 	Busy sets.Set[string]
@@ -80,10 +80,11 @@ type preemption struct {
 	below int32
 }
 
-// Preempt finds the pods of lower priority whose eviction lets a pod fit on a node. Among all such sets it takes the first in
-// the order of the scheduler's own preemption. The fewest evictions that a disruption budget does not allow come first, then the
-// lowest highest priority, the smallest sum of priorities, the fewest pods, the latest start. No pod that could stay is in the set.
-// The goal names a pod; the cluster needs the pods of all namespaces, and the disruption budgets.
+// Preempt finds the pods of lower priority whose eviction lets a pod fit on a node. Among all such sets it takes the
+// first in the order of the scheduler's own preemption. The fewest evictions that a disruption budget does not allow
+// come first, then the lowest highest priority, the smallest sum of priorities, the fewest pods, the latest start. No
+// pod that could stay is in the set. The goal names a pod; the cluster needs the pods of all namespaces, and the
+// disruption budgets.
 func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemption {
 	out := Preemption{Verdict: NoVictims}
 	if w.Pod == nil || !c.AllPods || c.NoBudgets || ptr.Deref(w.Pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
@@ -129,8 +130,8 @@ func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemp
 // Priority is the priority of a pod, as the scheduler reads it.
 func Priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
-// Apart says which system decides about a pod's start and end besides the scheduler, or is empty. Such pods neither preempt
-// nor are they victims: Kueue preempts its own, and a gang with one pod less has lost its work.
+// Apart says which system decides about a pod's start and end besides the scheduler, or is empty. Such pods neither
+// preempt nor are they victims: Kueue preempts its own, and a gang with one pod less has lost its work.
 func Apart(pod *corev1.Pod) string {
 	if pod.Spec.SchedulingGroup != nil {
 		return "it belongs to a PodGroup"

@@ -95,8 +95,8 @@ func (m Move) String() string {
 
 func (p Place) String() string { return p.Node + " " + strings.Join(p.Devices, ", ") }
 
-// Commands returns what makes the moves: cordons that keep newcomers from the GPUs, then one pod after the other. A node that is to
-// be empty stays cordoned.
+// Commands returns what makes the moves: cordons that keep newcomers from the GPUs, then one pod after the other. A
+// node that is to be empty stays cordoned.
 func (p Plan) Commands() (out []string) {
 	if len(p.Moves) == 0 || p.Result != Moves {
 		return nil
@@ -128,7 +128,8 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// printable replaces characters that a terminal would interpret, because names of other drivers' devices are others' texts.
+// printable replaces characters that a terminal would interpret, because names of other drivers' devices are others'
+// texts.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsPrint(r) {

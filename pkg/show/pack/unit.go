@@ -286,7 +286,8 @@ func Unjudged(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// countBudgets finds the disruption budgets of a unit. A unit cannot move if one allows fewer evictions than it has pods.
+// countBudgets finds the disruption budgets of a unit. A unit cannot move if one allows fewer evictions than it has
+// pods.
 func (p *planner) countBudgets(u *unit, fix func(string, ...any)) {
 	if p.c.NoBudgets {
 		return
@@ -336,8 +337,8 @@ func (p *planner) nodeOf(c *resourceapi.ResourceClaim) string {
 	return p.poolNode[pool.ID{Driver: r.Driver, Pool: r.Pool}]
 }
 
-// cost orders sets of units, the cheapest first: few pods, idle pods, little memory. For preemption the scheduler's own order
-// comes first.
+// cost orders sets of units, the cheapest first: few pods, idle pods, little memory. For preemption the scheduler's own
+// order comes first.
 type cost struct {
 	victims    victimCost
 	pods, idle int

@@ -130,8 +130,8 @@ func (k *Keeper) group(now time.Time) {
 
 var seed = maphash.MakeSeed()
 
-// keyOf returns a number that is equal for pods of one kind. They are alike, and in one namespace. The scheduler says the same of them,
-// and their claims are in the same state.
+// keyOf returns a number that is equal for pods of one kind. They are alike, and in one namespace. The scheduler says
+// the same of them, and their claims are in the same state.
 func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	versions := pod.ResourceVersion
 	refs := waiting.References(pod, k.cluster)
@@ -194,8 +194,8 @@ func (k *Keeper) refusals(pod *corev1.Pod) (out []*corev1.Event) {
 	return out
 }
 
-// next returns the kind whose answer is due: of the namespace that waits the longest for its turn, the one with the oldest
-// answer.
+// next returns the kind whose answer is due: of the namespace that waits the longest for its turn, the one with the
+// oldest answer.
 func (k *Keeper) next(now time.Time) (out *kind) {
 	for _, one := range k.kinds {
 		if !one.answered.IsZero() && now.Sub(one.answered) < refresh {
@@ -262,13 +262,13 @@ const trust = 2 * time.Minute
 const (
 	// mostWakes is the number of Wakes for pods of one kind. If they still wait, they have other reasons.
 	mostWakes = 2
-	// leastRest and mostRest limit the time between two Wakes, which doubles. Each costs the scheduler an attempt for each
-	// waiting pod.
+	// leastRest and mostRest limit the time between two Wakes, which doubles. Each costs the scheduler an attempt for
+	// each waiting pod.
 	leastRest, mostRest = 30 * time.Second, 10 * time.Minute
 )
 
-// wake has the scheduler try a pod whose devices are free. Its own count of devices can be wrong for a moment when it tries the
-// pod, and without an event it tries it again after five minutes.
+// wake has the scheduler try a pod whose devices are free. Its own count of devices can be wrong for a moment when it
+// tries the pod, and without an event it tries it again after five minutes.
 func (k *Keeper) wake(ctx context.Context, one *kind, now time.Time) {
 	if one.woken >= mostWakes || now.Sub(k.woken) < k.rest {
 		return
@@ -283,7 +283,8 @@ func (k *Keeper) wake(ctx context.Context, one *kind, now time.Time) {
 	}
 }
 
-// explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the driver.
+// explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the
+// driver.
 func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (why.Answer, []string, error) {
 	none := why.Answer{Result: why.Settled}
 	if pod.Spec.NodeName != "" {
@@ -393,8 +394,8 @@ func (k *Keeper) taintRules(ctx context.Context, now time.Time) rules {
 	return k.rules
 }
 
-// subject knows which parts of a pod ask for devices of the driver. The leader knows the slices of this driver only, so the
-// requests for other drivers are left out, and named in aside.
+// subject knows which parts of a pod ask for devices of the driver. The leader knows the slices of this driver only, so
+// the requests for other drivers are left out, and named in aside.
 type subject struct {
 	waiting.Classes
 	ours  bool

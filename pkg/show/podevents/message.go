@@ -25,8 +25,8 @@ const (
 	mostReasons, mostNotes, mostCures = 3, 2, 3
 )
 
-// Text returns an answer as the text of an Event, without prefix and tail. It is empty if there is nothing to say. aside are
-// sentences about other things that the pod asks for.
+// Text returns an answer as the text of an Event, without prefix and tail. It is empty if there is nothing to say.
+// aside are sentences about other things that the pod asks for.
 func Text(a why.Answer, aside []string) string {
 	var parts []string
 	switch a.Result {
@@ -106,8 +106,8 @@ func message(text string, pod *corev1.Pod) string {
 	return shortened(text, fmt.Sprintf(" `kubectl gpu why %s -n %s` shows more.", pod.Name, pod.Namespace))
 }
 
-// shortened begins a text with the prefix, and cuts it so that the tail fits. It replaces characters that a terminal would
-// interpret, because selectors and Events are other users' texts.
+// shortened begins a text with the prefix, and cuts it so that the tail fits. It replaces characters that a terminal
+// would interpret, because selectors and Events are other users' texts.
 func shortened(text, tail string) string {
 	text = prefix + strings.Map(func(r rune) rune {
 		switch {

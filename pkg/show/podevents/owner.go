@@ -25,7 +25,8 @@ import (
 // recent is the age up to which a refusal of a pod counts. Controllers try again after a quarter of an hour at most.
 const recent = 20 * time.Minute
 
-// owner is an object whose pods the API server refuses. It is known by the UID of the object that the refusals are about.
+// owner is an object whose pods the API server refuses. It is known by the UID of the object that the refusals are
+// about.
 type owner struct {
 	// about is the object that gets the Event: a ReplicaSet's Deployment, else the object itself.
 	about corev1.ObjectReference

@@ -30,8 +30,8 @@ const (
 	refresh = 30 * time.Second
 	// rewrite is the least time between two writes of one Event.
 	rewrite = time.Minute
-	// renewal is the age at which an Event with the same answer is written again, because API servers remove Events that are
-	// not written for an hour.
+	// renewal is the age at which an Event with the same answer is written again, because API servers remove Events
+	// that are not written for an hour.
 	renewal = 30 * time.Minute
 	// tick is the least pause between two steps without work, and breath with work.
 	tick, breath = 2 * time.Second, 100 * time.Millisecond
@@ -171,7 +171,8 @@ func (k *Keeper) step(ctx context.Context) (more bool) {
 	return k.write(ctx, now) || more
 }
 
-// processorTime returns the processor time of the process. Other work of the controller counts too, which makes pauses longer.
+// processorTime returns the processor time of the process. Other work of the controller counts too, which makes pauses
+// longer.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -10,8 +10,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
-// trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps the
-// name.
+// trimPod keeps the parts of a pod that decide about its devices and nodes. Of a pod that asks for no devices it keeps
+// the name.
 func trimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

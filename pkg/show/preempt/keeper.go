@@ -24,18 +24,20 @@ import (
 )
 
 const (
-	// patience is the time that a pod waits before others are evicted for it, so that the scheduler has said what it lacks.
+	// patience is the time that a pod waits before others are evicted for it, so that the scheduler has said what it
+	// lacks.
 	patience = 3 * time.Second
 	// again is the time until victims are searched once more for a pod, after an eviction or without any.
 	again = time.Minute
-	// refused is this time after an eviction that the API server refused, and none the time after a search without victims.
+	// refused is this time after an eviction that the API server refused, and none the time after a search without
+	// victims.
 	refused, none = 30 * time.Second, 20 * time.Second
 	// tick is the least pause between two steps. A step that took long is followed by rest times its length.
 	tick, rest = time.Second, 4
 	// limit is the time for one search.
 	limit = 10 * time.Second
-	// mostWakes is the number of times that the scheduler is woken after an eviction, each after twice the time. A try of the
-	// scheduler can come before it knows that the devices are free, and then no other event makes it try again.
+	// mostWakes is the number of times that the scheduler is woken after an eviction, each after twice the time. A try
+	// of the scheduler can come before it knows that the devices are free, and then no other event makes it try again.
 	mostWakes = 4
 	// mostBefore is the number of pods considered that the scheduler tries first.
 	mostBefore = 500
@@ -82,8 +84,8 @@ type Keeper struct {
 	rules     rules
 	// turn counts the searches, of which each looks at another part of a large cluster.
 	turn int
-	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin. woke is
-	// when the scheduler was last made to try pods.
+	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin.
+	// woke is when the scheduler was last made to try pods.
 	swept, alone, woke time.Time
 }
 
@@ -95,8 +97,8 @@ type eviction struct {
 	at      time.Time
 	// reservation is nil if the devices of the victims come free at once, and after its end.
 	reservation *reservation
-	// gone is when the last victim was gone and the reservation ended, and zero before. woken counts how often the scheduler was
-	// woken since.
+	// gone is when the last victim was gone and the reservation ended, and zero before. woken counts how often the
+	// scheduler was woken since.
 	gone  time.Time
 	woken int
 }

@@ -24,17 +24,19 @@ import (
 )
 
 const (
-	// reserveFor is the time for which GPUs are reserved at once. It is set again after renew, as long as victims leave.
+	// reserveFor is the time for which GPUs are reserved at once. It is set again after renew, as long as victims
+	// leave.
 	reserveFor, renew = 2 * time.Minute, 30 * time.Second
 	// taintWithin is the time within which a node's plugin taints reserved GPUs.
 	taintWithin = 20 * time.Second
 	// without is the time without reservations after one that no plugin followed: an API server can lack device taints.
 	without = time.Hour
-	// rounds is the number of times that the scheduler is woken before a reservation ends. Its back-off doubles with each try of
-	// a pod, from 1 s to 10 s. A pod that was tried less often, such as the successor of a victim, would be tried before the
-	// pod of higher priority. After five tries all are equal, and the scheduler goes by priority.
+	// rounds is the number of times that the scheduler is woken before a reservation ends. Its back-off doubles with
+	// each try of a pod, from 1 s to 10 s. A pod that was tried less often, such as the successor of a victim, would be
+	// tried before the pod of higher priority. After five tries all are equal, and the scheduler goes by priority.
 	rounds = 5
-	// round is the least time for the scheduler to try all waiting pods, aTry that for each of them, and longest the most.
+	// round is the least time for the scheduler to try all waiting pods, aTry that for each of them, and longest the
+	// most.
 	round, aTry, longest = time.Second, 10 * time.Millisecond, 10 * time.Second
 )
 
@@ -104,10 +106,10 @@ func (k *Keeper) end(ctx context.Context, node string, e *eviction) error {
 	return nil
 }
 
-// finish ends the reservation of an eviction whose victims are gone, once the scheduler has tried all waiting pods often enough.
-// The change of the slices then wakes the scheduler once more. While it still tries pods, nothing is done: a pod of low priority
-// at the end of a round would be the first to find the GPUs free. For the same reason it is one reservation at a time, first that
-// of the pod which the scheduler tries first, because this pod would take any.
+// finish ends the reservation of an eviction whose victims are gone, once the scheduler has tried all waiting pods
+// often enough. The change of the slices then wakes the scheduler once more. While it still tries pods, nothing is
+// done: a pod of low priority at the end of a round would be the first to find the GPUs free. For the same reason it is
+// one reservation at a time, first that of the pod which the scheduler tries first, because this pod would take any.
 func (k *Keeper) finish(ctx context.Context, waiting []waiter, now time.Time) error {
 	if now.Sub(k.woke) < min(round+aTry*time.Duration(len(waiting)), longest) {
 		return nil

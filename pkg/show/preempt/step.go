@@ -155,7 +155,8 @@ func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.NominatedNodeName == "" {
 		return true
 	}
-	// The scheduler has evicted others for the pod, or has found a node for it. A former leader's eviction needs its time.
+	// The scheduler has evicted others for the pod, or has found a node for it. A former leader's eviction needs its
+	// time.
 	return pod.Annotations[nominatedBy] == component && now.Sub(k.began) >= again
 }
 
@@ -274,8 +275,8 @@ func (k *Keeper) reserved(objects controller.Objects) string {
 	return ""
 }
 
-// proceed evicts the victims for whose GPUs a reservation holds. It searches them again, because others could take devices
-// before.
+// proceed evicts the victims for whose GPUs a reservation holds. It searches them again, because others could take
+// devices before.
 func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, queue []waiter, node string, now time.Time) {
 	e := k.evictions[node]
 	at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
@@ -300,8 +301,8 @@ func (k *Keeper) reservedNode(name string) (out []*corev1.Node) {
 	return out
 }
 
-// part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a tenth of the
-// nodes, too. A search among all nodes of a large cluster would end at its limit.
+// part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a
+// tenth of the nodes, too. A search among all nodes of a large cluster would end at its limit.
 func (k *Keeper) part(w waiter) (nodes []*corev1.Node, parts int) {
 	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
 		if k.evictions[n.Name] == nil && w.goal.Needs.Excluded(n, w.pod) == "" {
@@ -317,8 +318,8 @@ func (k *Keeper) part(w waiter) (nodes []*corev1.Node, parts int) {
 	return nodes[first:min(first+searched, len(nodes))], parts
 }
 
-// search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that cannot be
-// judged.
+// search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that
+// cannot be judged.
 func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node, held []pack.GPU, now time.Time) (pack.Preemption, bool) {
 	logger := klog.FromContext(ctx)
 	taints, err := k.taintRules(ctx, now)
@@ -387,8 +388,8 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 	k.try(ctx, w.pod, answer, !r.Together && slices.ContainsFunc(before, k.servedWaiter), now)
 }
 
-// try evicts the victims of an answer, or first reserves the GPUs if they do not come free at once, or if another pod is served
-// that comes first.
+// try evicts the victims of an answer, or first reserves the GPUs if they do not come free at once, or if another pod
+// is served that comes first.
 func (k *Keeper) try(ctx context.Context, pod *corev1.Pod, answer pack.Preemption, second bool, now time.Time) {
 	k.due[pod.UID] = now.Add(refused)
 	var err error
@@ -403,8 +404,8 @@ func (k *Keeper) try(ctx context.Context, pod *corev1.Pod, answer pack.Preemptio
 	}
 }
 
-// everywhere reports whether the scheduler found devices missing, and nothing else, on all nodes that the pod can use. Then
-// its volumes, ports and other constraints hold on each of them.
+// everywhere reports whether the scheduler found devices missing, and nothing else, on all nodes that the pod can use.
+// Then its volumes, ports and other constraints hold on each of them.
 func everywhere(w waiter, nodes []*corev1.Node) bool {
 	usable := 0
 	for _, n := range nodes {

@@ -21,8 +21,8 @@ const (
 	Free State = "free"
 	// Unhealthy parts belong to no claim, and their GPU has a fault or is missing.
 	Unhealthy State = "unhealthy"
-	// Blocked parts belong to no claim, and no claim can get them. Either no partition fits in the rest of the GPU, or its
-	// shares are used up, or a device plugin serves the GPU.
+	// Blocked parts belong to no claim, and no claim can get them. Either no partition fits in the rest of the GPU, or
+	// its shares are used up, or a device plugin serves the GPU.
 	Blocked State = "blocked"
 )
 

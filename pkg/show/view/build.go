@@ -97,7 +97,8 @@ func (x *Index) NodeOf(pool string) string {
 // Names iterates over the names of the nodes, in no order.
 func (x *Index) Names() iter.Seq[string] { return maps.Keys(x.byNode) }
 
-// Layouts returns the names of the MIG layouts that a node publishes for others. If they change, any node can look different.
+// Layouts returns the names of the MIG layouts that a node publishes for others. If they change, any node can look
+// different.
 func (x *Index) Layouts() []string { return x.samples.Known() }
 
 // Published reports whether the node has slices.

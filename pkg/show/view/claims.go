@@ -45,7 +45,8 @@ type Claim struct {
 	Unpublished []string `json:"unpublished,omitempty"`
 }
 
-// Claims returns the claims that have devices of the driver, and the pending ones that can get some, by namespace and name.
+// Claims returns the claims that have devices of the driver, and the pending ones that can get some, by namespace and
+// name.
 func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 	published := map[[2]string]bool{}
 	for _, s := range o.Slices {

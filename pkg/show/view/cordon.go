@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one: free
-// devices, and those of claims. Monitor devices stay in use.
+// Uncordoned returns the devices that need the GPU and lack the taint of a cordon with this effect or a stronger one:
+// free devices, and those of claims. Monitor devices stay in use.
 func (g GPU) Uncordoned(effect resourceapi.DeviceTaintEffect) (free, held []string) {
 	for _, d := range g.Devices {
 		if parsed, err := gpu.ParseName(d.Name); err != nil || parsed.Kind == gpu.KindMonitor {
@@ -84,8 +84,8 @@ type Eviction struct {
 	Claim, Device  string
 }
 
-// Evictions returns the pods that a taint with the effect NoExecute evicts: those with claims for devices that need the GPU,
-// unless they tolerate the taint for ever.
+// Evictions returns the pods that a taint with the effect NoExecute evicts: those with claims for devices that need the
+// GPU, unless they tolerate the taint for ever.
 func (g GPU) Evictions(o Objects) []Eviction {
 	taint := resourceapi.DeviceTaint{Key: wire.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	var out []Eviction

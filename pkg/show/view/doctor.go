@@ -60,8 +60,8 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. Findings say
-// which checks the others need.
+// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. Findings
+// say which checks the others need.
 type Diagnosis struct {
 	Objects
 	Classes                                      []resourceapi.DeviceClass
@@ -75,8 +75,8 @@ type Diagnosis struct {
 	Quotas       []corev1.ResourceQuota
 	Budgets      []v1alpha1.GPUBudget
 	UnreadQuotas bool
-	// GPUClusters are the names of the GPU operator's objects of this kind. UnreadGPUClusters means that the cluster serves the
-	// kind, and that the user may not list it.
+	// GPUClusters are the names of the GPU operator's objects of this kind. UnreadGPUClusters means that the cluster
+	// serves the kind, and that the user may not list it.
 	GPUClusters       []string
 	UnreadGPUClusters bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
@@ -84,8 +84,8 @@ type Diagnosis struct {
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
 	ServerVersion      string
 	ServerVersionError error
-	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured and
-	// UnmeasuredControllers say why some are missing, by the same keys.
+	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured
+	// and UnmeasuredControllers say why some are missing, by the same keys.
 	Plugins, Controllers              map[string]Samples
 	Unmeasured, UnmeasuredControllers map[string]string
 	Now                               time.Time
@@ -270,9 +270,10 @@ func running(pods []corev1.Pod, component string) (out []corev1.Pod) {
 	return out
 }
 
-// components returns a function that returns the driver's component that one of the pods runs, or "". Users can give their
-// pods any labels and images, but namespaces allow only trusted pods the node's processes and the kubelet's directory of
-// plugins. The controller has nothing of a node, so it must be in a namespace of plugins, if there are any.
+// components returns a function that returns the driver's component that one of the pods runs, or "". Users can give
+// their pods any labels and images, but namespaces allow only trusted pods the node's processes and the kubelet's
+// directory of plugins. The controller has nothing of a node, so it must be in a namespace of plugins, if there are
+// any.
 func components(pods []corev1.Pod) func(corev1.Pod) string {
 	namespaces := sets.New[string]()
 	for _, p := range pods {
@@ -296,8 +297,8 @@ func registers(p corev1.Pod) bool {
 	})
 }
 
-// labelled returns the component that a pod claims to run, or "". The chart's name can be overridden, the image's name is
-// kept by mirrors.
+// labelled returns the component that a pod claims to run, or "". The chart's name can be overridden, the image's name
+// is kept by mirrors.
 func labelled(p corev1.Pod) string {
 	c := p.Labels[componentLabel]
 	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
@@ -311,8 +312,9 @@ func labelled(p corev1.Pod) string {
 // DriverSelector selects the pods of the driver's plugins and of its controller by label.
 const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerPods + ")"
 
-// Impediments says what else keeps a pod from a start on nodes whose devices are free. These are nodes without a plugin, and a
-// controller without which the API server can refuse the pod's claims. It says so if the driver's pods were not read.
+// Impediments says what else keeps a pod from a start on nodes whose devices are free. These are nodes without a
+// plugin, and a controller without which the API server can refuse the pod's claims. It says so if the driver's pods
+// were not read.
 func Impediments(d Diagnosis, nodes []string) (out []string) {
 	if !d.SeenPods {
 		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list pods of all namespaces"}
@@ -413,7 +415,8 @@ func (d Diagnosis) cluster(out *findings) {
 // schedulerVersionVariable sets the plugin's flag --scheduler-version.
 const schedulerVersionVariable = "SCHEDULER_VERSION"
 
-// scheduler reports known faults of the scheduler, whose version is the one in the plugins' settings, or the API server's.
+// scheduler reports known faults of the scheduler, whose version is the one in the plugins' settings, or the API
+// server's.
 func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
 	texts := sets.New[string]()
 	for _, p := range running(d.Pods, pluginPods) {

@@ -21,7 +21,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// stalePublish is the age above which a plugin's last check of its slices is reported. It checks them every few minutes.
+// stalePublish is the age above which a plugin's last check of its slices is reported. It checks them every few
+// minutes.
 const stalePublish = 15 * time.Minute
 
 // software says which GPUs, NVIDIA driver, runtime and kubelet a node has, and checks that the runtime reads CDI specs.
@@ -113,8 +114,8 @@ func (d Diagnosis) holders(out *findings, n Node, node string) {
 	}
 }
 
-// advice reports states that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot read or watch. Faulty
-// GPUs without devices are among them, such as a lost GPU that no claim has.
+// advice reports states that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot read or
+// watch. Faulty GPUs without devices are among them, such as a lost GPU that no claim has.
 func (d Diagnosis) advice(out *findings, n Node, node string) {
 	names := map[string]string{}
 	for _, s := range d.Plugins[node]["gpu_dra_gpu_info"] {

@@ -18,14 +18,15 @@ const (
 	// nvidiaDriver is the name of NVIDIA's DRA driver, and the default of this one.
 	nvidiaDriver = "gpu.nvidia.com"
 	// deployLabel is "true" on nodes to which the GPU operator deploys NVIDIA's DRA driver for a GPUCluster
-	// (controllers/state_manager.go and manifests/state-dra-driver of github.com/NVIDIA/gpu-operator, August 2026). Without a
-	// GPUCluster it is this driver's, for upgrades of the kernel driver: docs/driver-upgrade.md.
+	// (controllers/state_manager.go and manifests/state-dra-driver of github.com/NVIDIA/gpu-operator, August 2026).
+	// Without a GPUCluster it is this driver's, for upgrades of the kernel driver: docs/driver-upgrade.md.
 	deployLabel = "nvidia.com/gpu.deploy.dra-driver"
 	keepOne     = "Keep one of the two on a node: delete the GPUCluster, or keep this driver off the node by the chart value kubeletPlugin.nodeSelector"
 )
 
-// otherPools returns the devices of pools of this driver's name that it did not write, by node and pool. This driver's pools always
-// had the names of PoolName and MonitorPoolName. NVIDIA's driver names a pool like its node, and its devices gpu-0.
+// otherPools returns the devices of pools of this driver's name that it did not write, by node and pool. This driver's
+// pools always had the names of PoolName and MonitorPoolName. NVIDIA's driver names a pool like its node, and its
+// devices gpu-0.
 func (d Diagnosis) otherPools() map[string]map[string][]string {
 	out := map[string]map[string][]string{}
 	for _, s := range d.Slices {
@@ -42,7 +43,8 @@ func (d Diagnosis) otherPools() map[string]map[string][]string {
 	return out
 }
 
-// otherDriver reports a second driver of this driver's name on a node: its slices, by pool, or the GPU operator's label.
+// otherDriver reports a second driver of this driver's name on a node: its slices, by pool, or the GPU operator's
+// label.
 func (d Diagnosis) otherDriver(out *findings, node string, pools map[string][]string, core map[string]corev1.Node) {
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {
 		devices := slices.Sorted(slices.Values(pools[pool]))

@@ -27,8 +27,8 @@ const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ#"
 
 func letter(i int) byte { return letters[min(i, len(letters)-1)] }
 
-// Node draws each GPU with its memory to scale. A letter fills the part of each holder, dots are free, and bars divide the
-// memory slices of a GPU with MIG. Brackets on the left join the members of an allocated NVLink group.
+// Node draws each GPU with its memory to scale. A letter fills the part of each holder, dots are free, and bars divide
+// the memory slices of a GPU with MIG. Brackets on the left join the members of an allocated NVLink group.
 func (d Drawing) Node(n Node) string {
 	d.Width = max(d.Width, 40)
 	free := 0

@@ -146,8 +146,8 @@ type Group struct {
 	Claim   ClaimRef `json:"claim"`
 }
 
-// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, and all slices of its
-// node are there. Counts of free GPUs count these.
+// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, and all slices
+// of its node are there. Counts of free GPUs count these.
 func (g GPU) Available() bool { return g.Use == Free && g.Condition() == "ok" }
 
 // Holders returns the claims with access to the GPU, each once.
@@ -187,8 +187,8 @@ func (g GPU) FreeBytes() int64 {
 	return max(free, 0)
 }
 
-// Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group". Claims that share a partition do not
-// count it twice.
+// Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group". Claims that share a partition do
+// not count it twice.
 func (g GPU) Summary() string {
 	n, seen := 0, map[string]bool{}
 	for _, a := range g.Allocations {

@@ -107,7 +107,8 @@ func QuotaEntry(class string) corev1.ResourceName {
 	return corev1.ResourceName(class + corev1.ResourceClaimsPerClass)
 }
 
-// QuotaClasses returns the classes that hand out GPUs of the driver, or parts of them, by name. Classes of monitor devices do not.
+// QuotaClasses returns the classes that hand out GPUs of the driver, or parts of them, by name. Classes of monitor
+// devices do not.
 func QuotaClasses(o Objects, classes []resourceapi.DeviceClass) (out []resourceapi.DeviceClass) {
 	c := newClassifier(o, classes)
 	for _, class := range classes {

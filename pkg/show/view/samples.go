@@ -122,7 +122,8 @@ func DriverPods(pods []corev1.Pod) (out []corev1.Pod) {
 	return out
 }
 
-// ChartSelector selects the objects of the driver's chart by label. The driver's pods show the name that overrides its own.
+// ChartSelector selects the objects of the driver's chart by label. The driver's pods show the name that overrides its
+// own.
 func ChartSelector(pods []corev1.Pod) string {
 	names := sets.New(chartName)
 	for _, p := range DriverPods(pods) {

@@ -181,8 +181,8 @@ func TopParts(byNode map[string]Samples) map[PartName]GPUUse {
 // grouping collects the series of one claim or pod.
 type grouping struct {
 	use ClaimUse
-	// values has the series by metric, and by request, device and GPU. The pods of a claim have equal series, of which one
-	// counts.
+	// values has the series by metric, and by request, device and GPU. The pods of a claim have equal series, of which
+	// one counts.
 	values map[string]map[[4]string]float64
 }
 

@@ -18,7 +18,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
-// Cluster has the objects of a cluster while they change, and the page's picture of them. It is safe for concurrent use.
+// Cluster has the objects of a cluster while they change, and the page's picture of them. It is safe for concurrent
+// use.
 type Cluster struct {
 	feed *feed
 
@@ -30,8 +31,8 @@ type Cluster struct {
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
 	classes map[types.NamespacedName]*resourceapi.DeviceClass
 	rules   map[types.NamespacedName]*resourceapi.DeviceTaintRule
-	// pools, publishers and dirtyClaims are those that changed since the last refresh. publishers are nodes. The other two
-	// mean that each node or claim can have changed.
+	// pools, publishers and dirtyClaims are those that changed since the last refresh. publishers are nodes. The other
+	// two mean that each node or claim can have changed.
 	pools, publishers   sets.Set[string]
 	dirtyClaims         sets.Set[types.NamespacedName]
 	allNodes, allClaims bool

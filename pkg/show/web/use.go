@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/show/view"
 )
 
-// Measure reads the use of the GPUs of a few nodes. A node that could not be measured has a reason instead. The error means that
-// no node can be measured, as without a right.
+// Measure reads the use of the GPUs of a few nodes. A node that could not be measured has a reason instead. The error
+// means that no node can be measured, as without a right.
 type Measure func(ctx context.Context, nodes []string) (use map[view.GPUName]view.GPUUse, missing map[string]string, err error)
 
 const (

@@ -36,8 +36,8 @@ func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool
 	return false
 }
 
-// lacksProfile says that no GPU of the cluster has a MIG profile, or any if the profile is empty. It returns nothing if one has
-// it, or if no GPU is known.
+// lacksProfile says that no GPU of the cluster has a MIG profile, or any if the profile is empty. It returns nothing if
+// one has it, or if no GPU is known.
 func (a *asker) lacksProfile(c *Cluster, profile string) string {
 	byNode := a.byNode(c)
 	if len(byNode) == 0 {
@@ -75,8 +75,8 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 		profile, strings.Join(profiles, ", "), near, deviceclasses.ProfileLabel(near), strings.TrimPrefix(a.Driver, "gpu."))
 }
 
-// nearest returns the smallest of the profiles that has the compute slices and the memory of another, or else the largest.
-// Profiles with extensions such as +me are for special needs, so they come last.
+// nearest returns the smallest of the profiles that has the compute slices and the memory of another, or else the
+// largest. Profiles with extensions such as +me are for special needs, so they come last.
 func nearest(profile string, all []string) string {
 	type size struct{ compute, memory, extended int }
 	of := func(profile string) (s size) {

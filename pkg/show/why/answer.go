@@ -243,8 +243,8 @@ func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
 // CuresHeading is the line before the cures in the text of an answer.
 const CuresHeading = "Any one of these lets it fit:"
 
-// String returns the answer for people: the result, the reasons, and the cures last. It replaces characters that a terminal
-// would interpret, because selectors and Events are other users' texts.
+// String returns the answer for people: the result, the reasons, and the cures last. It replaces characters that a
+// terminal would interpret, because selectors and Events are other users' texts.
 func (a Answer) String() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, a.Summary)

@@ -207,8 +207,8 @@ func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.Res
 	return result
 }
 
-// possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if the
-// node publishes all of them.
+// possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if
+// the node publishes all of them.
 func (a *asker) possible(s *shape) pool.Pool {
 	published := a.published(s)
 	p := a.samples.Add(published)
@@ -254,8 +254,8 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 	return view
 }
 
-// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses. gaveUp
-// means that the answer has the error of the scheduler's attempt already.
+// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
+// gaveUp means that the answer has the error of the scheduler's attempt already.
 func (a *asker) review(ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim, gaveUp bool) {
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)

@@ -156,8 +156,9 @@ func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resour
 	return CauseHeld
 }
 
-// onDemand asks whether an empty node with a pool could allocate the claims once it publishes more devices. It returns the first
-// text if partitions suffice, the second if groups or monitor devices must be among them, and otherwise nothing.
+// onDemand asks whether an empty node with a pool could allocate the claims once it publishes more devices. It returns
+// the first text if partitions suffice, the second if groups or monitor devices must be among them, and otherwise
+// nothing.
 func (a *asker) onDemand(ctx context.Context, published pool.Pool, claims []*resourceapi.ResourceClaim, partitions, all string) string {
 	partitioned := a.samples.Add(published)
 	for _, later := range []struct {

@@ -24,8 +24,8 @@ type Cluster struct {
 	Rules     []*resourceapi.DeviceTaintRule
 	// Events are about the pod in question.
 	Events []*corev1.Event
-	// ServerVersion is the API server's version, such as v1.36.1; without a cluster it is empty. ServerVersionError says why
-	// it could not be read.
+	// ServerVersion is the API server's version, such as v1.36.1; without a cluster it is empty. ServerVersionError
+	// says why it could not be read.
 	ServerVersion      string
 	ServerVersionError error
 	// Unread says which objects could not be read, for example without the right. An answer then does not take them for
@@ -48,8 +48,8 @@ type Options struct {
 	Limit time.Duration
 	// Devices adds the obstacles of each device to the answer.
 	Devices bool
-	// Reader is the namespace whose users read the answer. Claims of other namespaces are counted, not named. Empty: all
-	// claims are named.
+	// Reader is the namespace whose users read the answer. Claims of other namespaces are counted, not named. Empty:
+	// all claims are named.
 	Reader string
 	// Brief searches for cures on few kinds of nodes.
 	Brief bool

@@ -50,8 +50,8 @@ type relaxation struct {
 	outside bool
 }
 
-// amount is a capacity of a request, and the amount to ask for. above is a larger amount, which does not help if another
-// relaxation of the group has it.
+// amount is a capacity of a request, and the amount to ask for. above is a larger amount, which does not help if
+// another relaxation of the group has it.
 type amount struct {
 	claim, request int
 	lesser
@@ -447,8 +447,8 @@ type lesser struct {
 	asked, amount resource.Quantity
 }
 
-// capacities returns smaller amounts of each requested capacity, the largest first: seven eighths to one eighth, then halves
-// of it.
+// capacities returns smaller amounts of each requested capacity, the largest first: seven eighths to one eighth, then
+// halves of it.
 func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 	if all == nil {
 		return nil
@@ -472,8 +472,8 @@ func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 	return out
 }
 
-// otherClasses returns the classes of this driver's partitions that a request for a GPU or a partition could name instead;
-// the largest profile is first.
+// otherClasses returns the classes of this driver's partitions that a request for a GPU or a partition could name
+// instead; the largest profile is first.
 func (a *asker) otherClasses(name string) (out []string) {
 	if kind, _ := a.kind(a.Class(name)); kind != gpu.KindGPU && kind != gpu.KindMIG {
 		return nil

@@ -31,8 +31,8 @@ type Manifest struct {
 // maxManifest bounds the memory for a file.
 const maxManifest = 16 << 20
 
-// ReadManifest reads YAML or JSON documents, and lists of them. Objects without a namespace get the given one; objects of
-// other kinds are left out.
+// ReadManifest reads YAML or JSON documents, and lists of them. Objects without a namespace get the given one; objects
+// of other kinds are left out.
 func ReadManifest(r io.Reader, namespace string) (*Manifest, error) {
 	m := &Manifest{}
 	limited := &io.LimitedReader{R: r, N: maxManifest}

@@ -22,13 +22,14 @@ func (n Needs) Waiting() []*resourceapi.ResourceClaim { return n.w.waiting }
 // Missing says what the scheduler waits for before it looks at devices.
 func (n Needs) Missing() []Reason { return n.w.missing }
 
-// Complete reports whether all claims are known and none has devices yet, so that the scheduler only lacks devices for them.
+// Complete reports whether all claims are known and none has devices yet, so that the scheduler only lacks devices for
+// them.
 func (n Needs) Complete() bool {
 	return len(n.w.missing) == 0 && len(n.w.unread) == 0 && len(n.w.large) == 0 && len(n.w.allocated) == 0 && len(n.w.waiting) > 0
 }
 
-// Excluded says why the scheduler does not consider a node for the pod of these needs, apart from devices, CPU and memory:
-// selectors, required node affinity, taints, a cordon. It is empty if it considers the node.
+// Excluded says why the scheduler does not consider a node for the pod of these needs, apart from devices, CPU and
+// memory: selectors, required node affinity, taints, a cordon. It is empty if it considers the node.
 func (n Needs) Excluded(node *corev1.Node, pod *corev1.Pod) string { return excluded(node, pod, n.w) }
 
 // Moved are the needs of a pod whose claims all get new devices: nothing ties it to its node.

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
-// excluded says why the scheduler does not consider a node for a pod, apart from devices and resources, or "". pod is nil
-// for a claim without a pod.
+// excluded says why the scheduler does not consider a node for a pod, apart from devices and resources, or "". pod is
+// nil for a claim without a pod.
 func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 	if bounded.TooLarge(node) {
 		return "its labels and taints are too large to judge"
@@ -31,8 +31,8 @@ func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 // schedulingFailed is the reason of the scheduler's Events.
 const schedulingFailed = "FailedScheduling"
 
-// otherReasons returns the parts of the scheduler's message about a pod that are not about devices: CPU, volumes, ports.
-// There are none without a pod.
+// otherReasons returns the parts of the scheduler's message about a pod that are not about devices: CPU, volumes,
+// ports. There are none without a pod.
 func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out []Reason) {
 	if pod == nil {
 		return nil
@@ -62,8 +62,8 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 	return out
 }
 
-// startFailures returns what a node reports of a pod that it does not start: of each reason the last Event, oldest first.
-// There are none without a scheduled pod.
+// startFailures returns what a node reports of a pod that it does not start: of each reason the last Event, oldest
+// first. There are none without a scheduled pod.
 func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out []Reason) {
 	if pod == nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
 		return nil

@@ -82,8 +82,8 @@ func (s *shape) taints(driver string, of func(gpu string) bool) (out []resourcea
 	return out
 }
 
-// against returns the taints of a device against new claims, but for that of devices which are withdrawn while no object asks
-// for them.
+// against returns the taints of a device against new claims, but for that of devices which are withdrawn while no
+// object asks for them.
 func against(d resourceapi.Device) []resourceapi.DeviceTaint {
 	return slices.DeleteFunc(ask.Untolerated(d, nil), func(t resourceapi.DeviceTaint) bool {
 		return t.Key == wire.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)

@@ -255,9 +255,9 @@ func exceeds(message string) bool {
 	return false
 }
 
-// again says when the claim of a pod is tried again. kube-controller-manager does so when the pod changes, and else after pauses
-// that double up to 1,000 s (k8s.io/kubernetes/pkg/controller/resourceclaim and client-go's default rate limiter). A webhook or
-// policy refuses the template's content, which cannot change.
+// again says when the claim of a pod is tried again. kube-controller-manager does so when the pod changes, and else
+// after pauses that double up to 1,000 s (k8s.io/kubernetes/pkg/controller/resourceclaim and client-go's default rate
+// limiter). A webhook or policy refuses the template's content, which cannot change.
 func again(message string, pod *corev1.Pod) string {
 	if strings.Contains(message, "denied the request") || strings.Contains(message, "is invalid") {
 		return ". " + remake(pod)
@@ -315,8 +315,8 @@ func (w *wanted) miss(format string, args ...any) {
 	w.missing = append(w.missing, Reason{Text: fmt.Sprintf(format, args...)})
 }
 
-// extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a device
-// class serves; nil without them.
+// extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a
+// device class serves; nil without them.
 func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
 	resources := selector.ResourcesOf(c.Classes)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}

@@ -32,8 +32,8 @@ type Daemons interface {
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
-	// StartLimit and StopLimit limit a claim's wait for the supervisor to start and end a daemon. Both are well below the
-	// kubelet's 45 s.
+	// StartLimit and StopLimit limit a claim's wait for the supervisor to start and end a daemon. Both are well below
+	// the kubelet's 45 s.
 	StartLimit, StopLimit time.Duration
 	// KeepMode leaves the compute modes as they are. Then a process can use a shared GPU without the daemon.
 	KeepMode bool

@@ -19,8 +19,8 @@ func (x *Executor) exclusivePartition(d plan.Device) bool {
 	return !x.KeepMode && d.Kind == gpu.KindMIG && uses(d) && !d.Partition.External && d.Partition.UUID != ""
 }
 
-// setPartitionExclusive sets the compute mode of a partition, which drivers have since CUDA 13.3. Elsewhere the limits hold
-// for processes that use the daemon.
+// setPartitionExclusive sets the compute mode of a partition, which drivers have since CUDA 13.3. Elsewhere the limits
+// hold for processes that use the daemon.
 func (x *Executor) setPartitionExclusive(d plan.Device) error {
 	return x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error {
 		p := partition{g, d.Partition.UUID}

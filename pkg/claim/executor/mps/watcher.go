@@ -184,8 +184,8 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 
 // checkModes sets lost compute modes again and reports them, because processes can bypass the daemon meanwhile. Without
 // persistence mode a GPU loses its mode when the last program closes it, and with it when the driver is reloaded or the
-// GPU is reset. It checks GPUs concurrently and waits up to a limit, because NVML can hang on one. A check that hangs is
-// not begun again.
+// GPU is reset. It checks GPUs concurrently and waits up to a limit, because NVML can hang on one. A check that hangs
+// is not begun again.
 func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	limited, cancel := context.WithTimeout(ctx, w.checkLimit)
 	defer cancel()

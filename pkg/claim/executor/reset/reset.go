@@ -3,13 +3,13 @@
 
 // Package reset resets idle GPUs whose driver asks for it.
 //
-// A GPU is reset only if no claim has a part of it and it has no partitions. No device plugin may serve it, and no process
-// may have it open. The caller holds the GPU's lock, so Prepare waits, and refuses the GPU while it has the
+// A GPU is reset only if no claim has a part of it and it has no partitions. No device plugin may serve it, and no
+// process may have it open. The caller holds the GPU's lock, so Prepare waits, and refuses the GPU while it has the
 // fault. Polls of the health end the fault.
 //
-// Traps. The attempt is recorded before it begins, so that a plugin that crashes does not reset the GPU again and again.
-// A program that hangs in the kernel driver keeps the GPU's lock, because the reset can still happen. On some boards GPUs
-// that NVLink connects cannot be reset alone: nvidia-smi says so, and the next attempt comes after a pause.
+// Traps. The attempt is recorded before it begins, so that a plugin that crashes does not reset the GPU again and
+// again. A program that hangs in the kernel driver keeps the GPU's lock, because the reset can still happen. On some
+// boards GPUs that NVLink connects cannot be reset alone: nvidia-smi says so, and the next attempt comes after a pause.
 package reset
 
 import (

@@ -14,8 +14,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of claims.
-// The zero Holdings is empty.
+// Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of
+// claims. The zero Holdings is empty.
 type Holdings struct {
 	nodes map[string]*Held
 	// changes counts the changes of all nodes.
@@ -99,8 +99,9 @@ func count[K comparable](in map[K]int, key K, n int) {
 // Of returns what claims hold of a node; nil if nothing.
 func (h *Holdings) Of(node string) *Held { return h.nodes[node] }
 
-// Holders returns the nodes of which a claim holds a partition of the profile, a group for demand.Groups, or a device of which it
-// has a share for demand.Shares. That can be all of the device: each claim of a shareable device has a share.
+// Holders returns the nodes of which a claim holds a partition of the profile, a group for demand.Groups, or a device
+// of which it has a share for demand.Shares. That can be all of the device: each claim of a shareable device has a
+// share.
 func (h *Holdings) Holders(what string) (out []string) {
 	for node, of := range h.nodes {
 		if of.what[what] != 0 {
@@ -118,8 +119,8 @@ func (h *Held) Changed() int {
 	return h.changed
 }
 
-// Count returns the number of these GPUs, by PCI address, of which no part is free, and of those of which a part is held. A
-// group holds its GPUs.
+// Count returns the number of these GPUs, by PCI address, of which no part is free, and of those of which a part is
+// held. A group holds its GPUs.
 func (h *Held) Count(gpus map[string]bool) (full, partly int) {
 	if h == nil {
 		return 0, 0

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups, monitor
-// devices and shares.
+// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups,
+// monitor devices and shares.
 //
 // An object asks for every device that it could get: a restriction that the package cannot read does not restrict.
 package objects
@@ -28,12 +28,12 @@ import (
 
 // Ask is one thing that an object asks for. It is set in one field, or in Class and Selectors.
 type Ask struct {
-	// Class is the class of a request, and Selectors has the request's expressions, each with a zero byte before it. Admin
-	// means that it asks for admin access, as claims of monitor devices must.
+	// Class is the class of a request, and Selectors has the request's expressions, each with a zero byte before it.
+	// Admin means that it asks for admin access, as claims of monitor devices must.
 	Class, Selectors string
 	Admin            bool
-	// Everywhere means that the request does not wait for devices that only some nodes publish: it has a later alternative,
-	// or takes all devices of a node.
+	// Everywhere means that the request does not wait for devices that only some nodes publish: it has a later
+	// alternative, or takes all devices of a node.
 	Everywhere bool
 	// Part means that the request names a capacity, so it asks for a share.
 	Part bool
@@ -43,8 +43,8 @@ type Ask struct {
 	Held string
 }
 
-// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order. A claim or template that is too large
-// to judge asks for nothing, because its selectors are unknown; its devices count.
+// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order. A claim or template that is
+// too large to judge asks for nothing, because its selectors are unknown; its devices count.
 func AsksOf(object any, driver string) (out []Ask) {
 	requests := func(of runtime.Object, devices resourceapi.DeviceClaim) {
 		if bounded.TooLarge(of) {
@@ -107,8 +107,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 	return slices.Compact(out)
 }
 
-// Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects. The
-// zero Asks is empty.
+// Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects.
+// The zero Asks is empty.
 type Asks struct{ count map[Ask]int }
 
 // Replace removes what the earlier version of an object asked for, and adds what the later one asks for. Either can be
@@ -152,8 +152,8 @@ func (c Cluster) Everywhere() Cluster {
 	return c
 }
 
-// Demand returns the known profiles that an object asks for, sorted, with demand.Groups, demand.Monitors and demand.Shares. read analyses a
-// selector; an unreadable one has an empty Reading.
+// Demand returns the known profiles that an object asks for, sorted, with demand.Groups, demand.Monitors and
+// demand.Shares. read analyses a selector; an unreadable one has an empty Reading.
 func (c Cluster) Demand(read func(expression string) selector.Reading) []string {
 	classes := c.classes()
 	asked := map[string]bool{}
@@ -215,8 +215,8 @@ func (c Cluster) Expressions(a Ask) []string {
 	return nil
 }
 
-// ofShares finds what only shareable devices have: allowMultipleAllocations, the capacities compute and shares, and an isolation
-// other than hardware.
+// ofShares finds what only shareable devices have: allowMultipleAllocations, the capacities compute and shares, and an
+// isolation other than hardware.
 var ofShares = regexp.MustCompile(`\b(allowMultipleAllocations|isolation|compute|shares)\b`)
 
 // matching returns the profiles whose partitions the expressions could select, and the other kinds of devices.

@@ -25,8 +25,8 @@ type cursor struct {
 	Waiting []XID `json:"waiting,omitempty"`
 }
 
-// load returns the position of this boot. ok is false on the first start, and if the file is unreadable: XIDs of unknown
-// age could be of faults that were mended.
+// load returns the position of this boot. ok is false on the first start, and if the file is unreadable: XIDs of
+// unknown age could be of faults that were mended.
 func (l *Log) load(boot string) (c cursor, ok bool) {
 	begin := cursor{BootID: boot}
 	data, err := l.host.ReadFile(l.o.Cursor)

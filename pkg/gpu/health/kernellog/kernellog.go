@@ -4,14 +4,14 @@
 // Package kernellog finds XIDs in the kernel's log that no event set received, such as those of while the plugin was
 // down.
 //
-// XIDs are passed on at least once: the position in the log is saved after health has recorded the fault. Health does not
-// count, so an XID that an event set received too does no harm.
+// XIDs are passed on at least once: the position in the log is saved after health has recorded the fault. Health does
+// not count, so an XID that an event set received too does no harm.
 //
-// Traps. Users choose the names of processes, which are in the kernel's messages, and can write messages of their own. A
-// line counts only if the kernel wrote it and it begins as NVIDIA's driver begins it. The log is a ring: a reader that is
-// too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, beside the position. XIDs of other GPUs
-// must not be passed on again, because an administrator can have cleared their faults. The log does not show resets, so an
-// XID counts even if the GPU was reset while the plugin was down.
+// Traps. Users choose the names of processes, which are in the kernel's messages, and can write messages of their own.
+// A line counts only if the kernel wrote it and it begins as NVIDIA's driver begins it. The log is a ring: a reader
+// that is too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, beside the position. XIDs of
+// other GPUs must not be passed on again, because an administrator can have cleared their faults. The log does not show
+// resets, so an XID counts even if the GPU was reset while the plugin was down.
 package kernellog
 
 import (
@@ -39,8 +39,8 @@ const labelSave host.Label = "kernellog.save"
 const (
 	// idle is the time without messages after which all are read. Then XIDs are passed on.
 	idle = 100 * time.Millisecond
-	// flushInterval is the time after which XIDs are passed on without a pause between messages, and an ended file is read
-	// again. Only a simulated log is a file.
+	// flushInterval is the time after which XIDs are passed on without a pause between messages, and an ended file is
+	// read again. Only a simulated log is a file.
 	flushInterval = time.Second
 	// retry is the time until a log that cannot be read, and an XID of a GPU that cannot, are tried again.
 	retry = 30 * time.Second
@@ -125,7 +125,8 @@ type reading struct {
 	skip bool
 	// flushed is the time of the last flush, or of the start.
 	flushed time.Time
-	// begun means that a flush has seen all messages of before the start; fresh that there are XIDs that no flush has seen.
+	// begun means that a flush has seen all messages of before the start; fresh that there are XIDs that no flush has
+	// seen.
 	begun, fresh bool
 	// rest is the begin of a line.
 	rest string

@@ -6,8 +6,8 @@
 // A missing record of a GPU with faults means that an administrator cleared them. The driver's answers decide again, so
 // the faults that it still reports come back with the next poll.
 //
-// Only GPUs with faults have a record. So a GPU with an unreadable one has a fault of the state "unreadable-record". A second
-// failed read replaces the record by that fault, which ends with the boot, as most others do.
+// Only GPUs with faults have a record. So a GPU with an unreadable one has a fault of the state "unreadable-record". A
+// second failed read replaces the record by that fault, which ends with the boot, as most others do.
 //
 // Trap. During an upgrade two plugins poll the same GPUs. Each decides for itself and writes under a lock; they agree
 // after two polls.
@@ -171,8 +171,8 @@ func (t *Tracker) load(g gpu.GPU, was *tracked) *tracked {
 	return k
 }
 
-// Clear removes the record of a GPU, and returns its faults. Running plugins notice it with their next poll. It needs no
-// Tracker, so that another process can call it. An unreadable record is removed too.
+// Clear removes the record of a GPU, and returns its faults. Running plugins notice it with their next poll. It needs
+// no Tracker, so that another process can call it. An unreadable record is removed too.
 func Clear(h *host.Host, records *record.GPUs, lock, address string) ([]gpu.Fault, error) {
 	r, err := records.Get(address)
 	switch {

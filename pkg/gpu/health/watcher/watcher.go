@@ -10,8 +10,8 @@
 // An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it exists
 // only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with clients can
 // refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG modes. A
-// lost GPU makes each wait return at once. A GPU that hangs is left out of sets. If a call for all GPUs hangs, nothing but
-// the XIDs stops.
+// lost GPU makes each wait return at once. A GPU that hangs is left out of sets. If a call for all GPUs hangs, nothing
+// but the XIDs stops.
 package watcher
 
 import (
@@ -38,8 +38,8 @@ import (
 )
 
 const (
-	// waitLimit limits a wait, and so the time until another set is made. The Prepare of a partition waits for that if the
-	// set has its GPU and the MIG mode must be switched. A wait costs a millisecond of CPU time.
+	// waitLimit limits a wait, and so the time until another set is made. The Prepare of a partition waits for that if
+	// the set has its GPU and the MIG mode must be switched. A wait costs a millisecond of CPU time.
 	waitLimit = time.Second
 	// firstPause and longestPause limit the pauses between event sets. A set that lasted longer begins with the first.
 	firstPause, longestPause = time.Second, time.Minute
@@ -243,8 +243,9 @@ func (w *Watcher) end() {
 	w.open, w.set = nil, nil
 }
 
-// Lock keeps a GPU out of event sets until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be
-// reset. It waits for the end of a set with the GPU, but not for a call of NVML that hangs. Several callers can hold it.
+// Lock keeps a GPU out of event sets until Unlock, because a GPU with clients can refuse to switch its MIG mode or to
+// be reset. It waits for the end of a set with the GPU, but not for a call of NVML that hangs. Several callers can hold
+// it.
 func (l *Locks) Lock(address string) {
 	l.mu.Lock()
 	l.locks[address]++
@@ -396,8 +397,8 @@ func (w *Watcher) readable(session nvml.Session, addresses []string) (devices []
 	return devices, gpus, late, err
 }
 
-// listed returns the kernel driver's GPUs and their bindings. A GPU can leave and come back while NVML is opened. The names
-// are then the same again. The session lacks the GPU, as do all scans until it is closed.
+// listed returns the kernel driver's GPUs and their bindings. A GPU can leave and come back while NVML is opened. The
+// names are then the same again. The session lacks the GPU, as do all scans until it is closed.
 func (w *Watcher) listed() string {
 	entries, _ := os.ReadDir(filepath.Join(w.o.ProcRoot, "driver/nvidia/gpus"))
 	var names []string

@@ -34,16 +34,16 @@ const (
 	pollInterval = 20 * time.Second
 	// firstInterval is the interval until the first answer, without which nothing is published.
 	firstInterval = time.Second
-	// podsEvery is the number of polls after which the pods are listed, which costs more than all else in a poll. While a
-	// device plugin serves GPUs, each poll lists them.
+	// podsEvery is the number of polls after which the pods are listed, which costs more than all else in a poll. While
+	// a device plugin serves GPUs, each poll lists them.
 	podsEvery = 3
-	// servedGrace is the time for which a GPU stays served after the last answer with it. After its own restart, and after a
-	// device plugin's, the kubelet lists no devices until the device plugin has registered again. It waits as long itself
-	// (endpointStopGracePeriod). For a GPU that an earlier process knew as served, the time begins once the kubelet answers
-	// and a scan has the GPU. Before NVIDIA's driver is loaded, no device plugin can register it.
+	// servedGrace is the time for which a GPU stays served after the last answer with it. After its own restart, and
+	// after a device plugin's, the kubelet lists no devices until the device plugin has registered again. It waits as
+	// long itself (endpointStopGracePeriod). For a GPU that an earlier process knew as served, the time begins once the
+	// kubelet answers and a scan has the GPU. Before NVIDIA's driver is loaded, no device plugin can register it.
 	servedGrace = 5 * time.Minute
-	// silentLimit is the time without an answer before an Event, since a starting kubelet is silent for a moment. silentRepeat
-	// is the pause between such Events, which the API server keeps for an hour.
+	// silentLimit is the time without an answer before an Event, since a starting kubelet is silent for a moment.
+	// silentRepeat is the pause between such Events, which the API server keeps for an hour.
 	silentLimit, silentRepeat = 15 * time.Second, 30 * time.Minute
 	// lockLimit limits the wait for another plugin's write of a record. The next poll tries again.
 	lockLimit = 5 * time.Second
@@ -75,8 +75,8 @@ type DevicePlugins struct {
 	o        DevicePluginsOptions
 	answered chan struct{}
 
-	// Only poll uses these. stored are the resources in the records, nil until they were read. silent is the time of the first
-	// poll without an answer since the last answer, and reported that of the last report.
+	// Only poll uses these. stored are the resources in the records, nil until they were read. silent is the time of
+	// the first poll without an answer since the last answer, and reported that of the last report.
 	stored           map[string]string
 	answers          int
 	silent, reported time.Time
@@ -117,7 +117,8 @@ func (d *DevicePlugins) Run(ctx context.Context) {
 // Answered returns a channel that the kubelet's first answer closes.
 func (d *DevicePlugins) Answered() <-chan struct{} { return d.answered }
 
-// GPUs implements plan.DevicePlugins. Before the kubelet's first answer it returns the GPUs that an earlier process knew.
+// GPUs implements plan.DevicePlugins. Before the kubelet's first answer it returns the GPUs that an earlier process
+// knew.
 func (d *DevicePlugins) GPUs() (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

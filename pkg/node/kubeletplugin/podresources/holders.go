@@ -65,8 +65,8 @@ func (h *Holders) Holders() map[string]string {
 // (https://github.com/NVIDIA/mig-parted/issues/181).
 const DRM = "nvidia_drm with modeset=1"
 
-// passing are processes that keep no GPU from a switch of its mode: those of the driver, and this plugin's, which closes its
-// sessions before.
+// passing are processes that keep no GPU from a switch of its mode: those of the driver, and this plugin's, which
+// closes its sessions before.
 var passing = append([]string{"dra-kubelet-plu"}, resetIgnored...)
 
 func (h *Holders) check(ctx context.Context) error {

@@ -38,8 +38,8 @@ type Usage struct {
 
 // Root is the driver root.
 type Root interface {
-	// Capability returns the device node of a MIG device's compute instance, or "" if the partition is gone. All processes
-	// on a GPU open the GPU's node, but only users of the partition open its capability.
+	// Capability returns the device node of a MIG device's compute instance, or "" if the partition is gone. All
+	// processes on a GPU open the GPU's node, but only users of the partition open its capability.
 	Capability(d plan.Device) (string, error)
 }
 
@@ -138,8 +138,8 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 // gpuNode matches the device node of a GPU.
 var gpuNode = regexp.MustCompile(`/(dev/nvidia\d+)$`)
 
-// ofUnknown returns a process that may use the devices of an unknown claim: it has a GPU open that no other claim holds. A
-// GPU that no scan could read is one of these.
+// ofUnknown returns a process that may use the devices of an unknown claim: it has a GPU open that no other claim
+// holds. A GPU that no scan could read is one of these.
 func (u *Usage) ofUnknown(ctx context.Context) (string, error) {
 	plans, _, err := u.o.Records.Held()
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// askAgain is the interval of questions about a refused slice. The refusals of its parts count for partsFor, so that a policy that
-	// stays costs the API server one question.
+	// askAgain is the interval of questions about a refused slice. The refusals of its parts count for partsFor, so
+	// that a policy that stays costs the API server one question.
 	askAgain = time.Minute
 	partsFor = 5 * time.Minute
 	// reportEvery is the interval of Events about the same refusals. The API server keeps an Event for an hour.
@@ -41,9 +41,9 @@ const (
 	maxCause = 500
 )
 
-// acceptance replaces the devices that the API server refuses, before the controller writes. The controller would stop at the first
-// refused slice. If several slices change, it has deleted or replaced others by then, so the scheduler would find an incomplete
-// pool. Only the goroutine of a session uses it.
+// acceptance replaces the devices that the API server refuses, before the controller writes. The controller would stop
+// at the first refused slice. If several slices change, it has deleted or replaced others by then, so the scheduler
+// would find an incomplete pool. Only the goroutine of a session uses it.
 type acceptance struct {
 	p      *Publisher
 	seeded bool
@@ -63,22 +63,24 @@ type answer struct {
 	at      time.Time
 }
 
-// refusal is a device of a pool that the API server refuses. Without a name, it is a slice whose devices alone are accepted.
+// refusal is a device of a pool that the API server refuses. Without a name, it is a slice whose devices alone are
+// accepted.
 type refusal struct {
 	pool, device string
 	err          error
 }
 
-// refuses reports whether an answer is about the content of a slice. Webhooks that do not support dry runs cause a BadRequest.
+// refuses reports whether an answer is about the content of a slice. Webhooks that do not support dry runs cause a
+// BadRequest.
 func refuses(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && slices.Contains(
 		[]int32{http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, status.Status().Code)
 }
 
-// settle returns the pools that the API server accepts. A refused device has its last accepted form with the present taints, or
-// without them. If neither is possible beside the others, the whole pool stays. kept has the names of such pools. Unless all
-// questions have an answer, settle returns the wanted pools.
+// settle returns the pools that the API server accepts. A refused device has its last accepted form with the present
+// taints, or without them. If neither is possible beside the others, the whole pool stays. kept has the names of such
+// pools. Unless all questions have an answer, settle returns the wanted pools.
 func (a *acceptance) settle(ctx context.Context, wanted map[string]resourceslice.Pool) (out map[string]resourceslice.Pool, kept map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -166,8 +168,8 @@ func (a *acceptance) find(ctx context.Context, pool string, s resourceslice.Slic
 	return out, nil
 }
 
-// replace returns a pool without the refused forms of devices. ok is false if the published pool must stay: a device was
-// published that claims can have, and has no accepted form with the counters of the others.
+// replace returns a pool without the refused forms of devices. ok is false if the published pool must stay: a device
+// was published that claims can have, and has no accepted form with the counters of the others.
 func (a *acceptance) replace(ctx context.Context, name string, wanted, published resourceslice.Pool, refused []refusal) (
 	out resourceslice.Pool, ok bool, err error,
 ) {
@@ -232,7 +234,8 @@ func (a *acceptance) replace(ctx context.Context, name string, wanted, published
 	return out, true, nil
 }
 
-// counted leaves out the devices whose counters are not published: they would not exclude others, and the scheduler uses no pool with them.
+// counted leaves out the devices whose counters are not published: they would not exclude others, and the scheduler
+// uses no pool with them.
 func counted(all []resourceslice.Slice) (out []resourceslice.Slice) {
 	sets := map[string]bool{}
 	for _, s := range all {
@@ -251,8 +254,8 @@ func counted(all []resourceslice.Slice) (out []resourceslice.Slice) {
 	return out
 }
 
-// ask returns the API server's refusal of a slice, by a dry run. Acceptance counts until the content changes, and a refusal for this
-// time. err is about the question.
+// ask returns the API server's refusal of a slice, by a dry run. Acceptance counts until the content changes, and a
+// refusal for this time. err is about the question.
 func (a *acceptance) ask(ctx context.Context, pool string, s resourceslice.Slice, age time.Duration) (refusal, err error) {
 	content := key(pool, s)
 	for _, known := range []map[[sha256.Size]byte]answer{a.answers, a.before} {
@@ -305,7 +308,8 @@ func (a *acceptance) published(ctx context.Context) (map[string]resourceslice.Po
 	return out, nil
 }
 
-// report writes an Event on the Node about the refusals, and sets the metric that `kubectl gpu doctor` and the alert read.
+// report writes an Event on the Node about the refusals, and sets the metric that `kubectl gpu doctor` and the alert
+// read.
 func (a *acceptance) report(refused []refusal) {
 	var devices []string
 	for _, r := range refused {

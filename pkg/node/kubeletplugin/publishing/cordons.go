@@ -25,8 +25,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Cordons follows the annotations of the plugin's Node that take GPUs out of use: cordons, and reservations, which end. The last
-// ones count while the API server does not answer, and after a deletion of the Node.
+// Cordons follows the annotations of the plugin's Node that take GPUs out of use: cordons, and reservations, which end.
+// The last ones count while the API server does not answer, and after a deletion of the Node.
 type Cordons struct {
 	client       kubernetes.Interface
 	driver, node string

@@ -36,23 +36,23 @@ const (
 	endingFor = 30 * time.Second
 	// firstRead limits the wait for the ConfigMap at the start, and for a later look at it.
 	firstRead = 2 * time.Second
-	// freshFor is the time in which a new node waits for the controller's first ConfigMap. Both start together with the chart.
+	// freshFor is the time in which a new node waits for the controller's first ConfigMap. Both start together with the
+	// chart.
 	freshFor = 20 * time.Second
 	// aloneAfter is the age of the ConfigMap at which no controller runs. The controller writes it each demand.Beat.
 	aloneAfter = 10 * time.Minute
 	// aloneCheck is the interval in which the node looks at the age.
 	aloneCheck = time.Minute
-	// spread is the time over which the nodes of a large cluster write their slices after a change, perNode the share of
-	// one node. A claim waits for one of them only.
+	// spread is the time over which the nodes of a large cluster write their slices after a change, perNode the share
+	// of one node. A claim waits for one of them only.
 	spread  = time.Second
 	perNode = 2 * time.Millisecond
 )
 
-// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. The serving
-// nodes publish them, or all nodes with a ConfigMap that names none. Of other profiles the sample nodes publish a placement
-// each, or all nodes with a ConfigMap that names none. A ConfigMap that is
-// unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
-// claim waits for one.
+// Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. The
+// serving nodes publish them, or all nodes with a ConfigMap that names none. Of other profiles the sample nodes publish
+// a placement each, or all nodes with a ConfigMap that names none. A ConfigMap that is unreadable changes nothing.
+// After ten minutes without a controller the node publishes all devices, so that no claim waits for one.
 type Demand struct {
 	client                kubernetes.Interface
 	namespace, name, node string
@@ -60,18 +60,19 @@ type Demand struct {
 	changed               notify.Trigger
 
 	mu sync.Mutex
-	// asked has what this node publishes. It is nil until the first ConfigMap was read. Until freshEnd the node then publishes as
-	// if no object asks for anything.
+	// asked has what this node publishes. It is nil until the first ConfigMap was read. Until freshEnd the node then
+	// publishes as if no object asks for anything.
 	asked    map[string]time.Time
 	freshEnd time.Time
 	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
 	ends   map[string]time.Time
 	allEnd time.Time
-	// sample means that the node publishes a placement of each profile that no object asks for. sampleEnd is when these are
-	// withdrawn on a node that was a sample node.
+	// sample means that the node publishes a placement of each profile that no object asks for. sampleEnd is when these
+	// are withdrawn on a node that was a sample node.
 	sample    bool
 	sampleEnd time.Time
-	// written is the controller's time of the last ConfigMap, seen the node's time of it. alone means that no controller runs.
+	// written is the controller's time of the last ConfigMap, seen the node's time of it. alone means that no
+	// controller runs.
 	written, seen time.Time
 	alone         bool
 	// lastError is reported once.
@@ -104,8 +105,9 @@ func NewDemand(
 	return a
 }
 
-// fresh reports whether the node has no slices of the driver. On such a node no claim has a device that the scheduler must know.
-// So the node need not publish all devices, and withdraw most of them once the controller says what the cluster asks for.
+// fresh reports whether the node has no slices of the driver. On such a node no claim has a device that the scheduler
+// must know. So the node need not publish all devices, and withdraw most of them once the controller says what the
+// cluster asks for.
 func (a *Demand) fresh(ctx context.Context, driver string) bool {
 	ctx, cancel := context.WithTimeout(ctx, firstRead)
 	defer cancel()
@@ -192,8 +194,8 @@ func (a *Demand) delay(found *corev1.ConfigMap) time.Duration {
 	return time.Duration(float64(min(spread, time.Duration(state.Nodes)*perNode)) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
 }
 
-// checkAlone publishes all devices once the controller did not write the ConfigMap for a while. It looks at the ConfigMap
-// first: if the API server does not answer, that says nothing about the controller.
+// checkAlone publishes all devices once the controller did not write the ConfigMap for a while. It looks at the
+// ConfigMap first: if the API server does not answer, that says nothing about the controller.
 func (a *Demand) checkAlone(ctx context.Context) {
 	a.mu.Lock()
 	due := a.asked != nil && !a.alone && time.Since(a.seen) >= aloneAfter

@@ -12,8 +12,8 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
-// cause returns the cause of a device's unhealthy state, which its GPU has, such as an XID. A group has the cause of the
-// node's GPUs with the state, if they have the same one.
+// cause returns the cause of a device's unhealthy state, which its GPU has, such as an XID. A group has the cause of
+// the node's GPUs with the state, if they have the same one.
 func (n *Node) cause(device, state string) string {
 	d, err := gpu.ParseName(device)
 	n.mu.Lock()

@@ -104,8 +104,8 @@ func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, 
 		got, err = client.ResourceSlices().Create(ctx, slice, options)
 	}
 	if apierrors.IsInvalid(err) {
-		// 1.34 requires counters, at most 32, in the slice of the consuming devices. The GPUs of a node exceed that, because
-		// their groups need one counter set.
+		// 1.34 requires counters, at most 32, in the slice of the consuming devices. The GPUs of a node exceed that,
+		// because their groups need one counter set.
 		f.counters, slice.Spec.Devices[0].ConsumesCounters = false, nil
 		got, err = client.ResourceSlices().Create(ctx, slice, options)
 	}

@@ -13,9 +13,10 @@ import (
 )
 
 // createFirst creates the slices of a node that has none, and completes the owner. The controller would do the same,
-// but a second later: its initInformer waits for its cache with a sleep. It runs before the controller, which then finds
-// the slices by the index in their names, and completes or repairs them after an error. If its cache lags by more than
-// that second, it creates them again, and later removes one of each two. The scheduler uses no pool with slices twice.
+// but a second later: its initInformer waits for its cache with a sleep. It runs before the controller, which then
+// finds the slices by the index in their names, and completes or repairs them after an error. If its cache lags by more
+// than that second, it creates them again, and later removes one of each two. The scheduler uses no pool with slices
+// twice.
 func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, pools map[string]resourceslice.Pool) error {
 	client := p.o.Client.ResourceV1().ResourceSlices()
 	found, err := client.List(ctx, metav1.ListOptions{FieldSelector: p.ownSlices()})

@@ -90,8 +90,8 @@ type Node struct {
 	snapshot *gpu.Snapshot
 	// last is each GPU's last readable state: a held device stays published unchanged, even if its GPU is gone.
 	last map[string]gpu.GPU
-	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode the
-	// driver had switched. A partition that was released during a scan is thus not external.
+	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode
+	// the driver had switched. A partition that was released during a scan is thus not external.
 	owned, ownedNow       map[gpu.Device]bool
 	switched, switchedNow map[string]bool
 	// since is the time when a partition was first in a record, by UUID.
@@ -324,8 +324,9 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 	n.warnings = warnings
 }
 
-// perGPU joins the warnings about a GPU and its partitions that have the same state. A board of eight GPUs can have 56 partitions, and
-// client-go drops Events about an object beyond 25. The GPU's own warning stands for all; without one, the first does.
+// perGPU joins the warnings about a GPU and its partitions that have the same state. A board of eight GPUs can have 56
+// partitions, and client-go drops Events about an object beyond 25. The GPU's own warning stands for all; without one,
+// the first does.
 func perGPU(warnings []resourceslices.Warning) (out []resourceslices.Warning) {
 	type key struct {
 		address string

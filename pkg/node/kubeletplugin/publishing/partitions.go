@@ -18,8 +18,8 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 )
 
-// own notes the partitions that records own now, in addition to those from before the last scan: that scan lists a stuck
-// partition that was destroyed since. The caller holds n.mu.
+// own notes the partitions that records own now, in addition to those from before the last scan: that scan lists a
+// stuck partition that was destroyed since. The caller holds n.mu.
 func (n *Node) own(plans []plan.Plan, stuck map[string][]gpu.Partition, switched map[string]bool) {
 	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
 	for _, p := range plans {

@@ -32,8 +32,8 @@ import (
 const (
 	// successionInterval is the interval of checks whether this instance is still the newest.
 	successionInterval = 2 * time.Second
-	// rebuildInterval covers changes without a trigger, such as a record of the other instance. The alert PublishStale waits
-	// for three of them.
+	// rebuildInterval covers changes without a trigger, such as a record of the other instance. The alert PublishStale
+	// waits for three of them.
 	rebuildInterval = 5 * time.Minute
 	// probeInterval is the interval of feature probes, which notice an upgrade of the API server.
 	probeInterval = time.Hour
@@ -70,8 +70,8 @@ type Publisher struct {
 	mu       sync.Mutex
 	features features
 	desired  []resourceslice.Slice
-	// published are the slices that the controller writes. kept means that they are earlier ones of the API server, because it
-	// refuses the desired ones.
+	// published are the slices that the controller writes. kept means that they are earlier ones of the API server,
+	// because it refuses the desired ones.
 	published []resourceslice.Slice
 	kept      bool
 }
@@ -93,8 +93,8 @@ func newPublisher(n builder, t notify.Trigger, o Options) *Publisher {
 	return p
 }
 
-// Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says that
-// their health is unknown. So is the health of unmonitored devices.
+// Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says
+// that their health is unknown. So is the health of unmonitored devices.
 func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,8 @@ func (p *Publisher) succeed(ctx context.Context) {
 	newest, err := p.o.Instance.Newest()
 	node, deleted := p.node.owner()
 	if s := p.session; s != nil {
-		// The garbage collector would delete the slices of a Node that is gone, and the controller create them again, without end.
+		// The garbage collector would delete the slices of a Node that is gone, and the controller create them again,
+		// without end.
 		if deleted || s.node != "" && s.node != node {
 			klog.FromContext(ctx).Info("The Node was deleted; nothing is published until it is back")
 			p.retire()
@@ -168,7 +169,8 @@ func (p *Publisher) succeed(ctx context.Context) {
 	case newest && p.session == nil:
 		p.session = p.startSession(ctx)
 		p.session.node = node
-		// The probe comes first: on a server without counters, overlapping devices must not be published even for a moment.
+		// The probe comes first: on a server without counters, overlapping devices must not be published even for a
+		// moment.
 		p.probe(ctx)
 		p.version.update(ctx)
 		p.update()

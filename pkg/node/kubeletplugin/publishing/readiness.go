@@ -27,8 +27,8 @@ type Driver interface {
 	Common(ctx context.Context) (specs.ContainerEdits, error)
 }
 
-// Readiness finds out whether containers can use the node's driver, so that no pod is placed where its claim could not be
-// prepared. It is safe for concurrent use.
+// Readiness finds out whether containers can use the node's driver, so that no pod is placed where its claim could not
+// be prepared. It is safe for concurrent use.
 type Readiness struct {
 	driver  Driver
 	reports notify.Reporter

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// repairDelay is the delay before another writer's edit or deletion is repaired. It must exceed the informer's lag, because
-	// our own writes pass through the informer too.
+	// repairDelay is the delay before another writer's edit or deletion is repaired. It must exceed the informer's lag,
+	// because our own writes pass through the informer too.
 	repairDelay = time.Second
 	// retryMin and retryMax limit the pauses between failed attempts.
 	retryMin, retryMax = 200 * time.Millisecond, 15 * time.Second

@@ -24,8 +24,8 @@ const (
 	versionRetry = 2 * time.Second
 	// versionLimit limits one read.
 	versionLimit = 5 * time.Second
-	// versionSettles is the time for which a version counts after it was last read. API servers of several versions answer in turn
-	// during an upgrade, and the scheduler is upgraded after them.
+	// versionSettles is the time for which a version counts after it was last read. API servers of several versions
+	// answer in turn during an upgrade, and the scheduler is upgraded after them.
 	versionSettles = time.Hour
 	// unknownReads is the number of failed reads after which an unknown version is reported.
 	unknownReads = 3

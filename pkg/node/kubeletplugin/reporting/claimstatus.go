@@ -40,8 +40,8 @@ const xidReported = "XIDReported"
 // statusTries limits the attempts to write a claim's status, to about a quarter of an hour.
 const statusTries = 12
 
-// statusDelay is the time after a Prepare at which its status is written, so that Prepares of pods that start together do
-// not wait for the API server's writes.
+// statusDelay is the time after a Prepare at which its status is written, so that Prepares of pods that start together
+// do not wait for the API server's writes.
 const statusDelay = time.Second
 
 // flushLimit limits the writes at the plugin's end. It is below the plugin's limit for its background work.
@@ -254,8 +254,8 @@ func equal(was, is resourceapi.AllocatedDeviceStatus) bool {
 	return json.Unmarshal(was.Data.Raw, &a) == nil && json.Unmarshal(is.Data.Raw, &b) == nil && reflect.DeepEqual(a, b)
 }
 
-// Run writes until the context ends, and then at once what waits: a successor writes no status of claims whose Prepare it
-// does not see.
+// Run writes until the context ends, and then at once what waits: a successor writes no status of claims whose Prepare
+// it does not see.
 func (w *ClaimStatus) Run(ctx context.Context) {
 	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -130,8 +130,8 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// notify writes Events about the claim of an error and its pods, or about the node if the claim is deleted. Another claim
-// can have its name.
+// notify writes Events about the claim of an error and its pods, or about the node if the claim is deleted. Another
+// claim can have its name.
 func (e *Events) notify(ctx context.Context, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

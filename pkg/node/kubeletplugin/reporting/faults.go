@@ -25,8 +25,8 @@ type Faulty struct {
 	Devices map[string]Fault
 }
 
-// Faults reports faults of GPUs to the claims that have them: in the claim's status while a fault lasts, and once in Events
-// on the claim and its pods.
+// Faults reports faults of GPUs to the claims that have them: in the claim's status while a fault lasts, and once in
+// Events on the claim and its pods.
 type Faults struct {
 	Claims
 	scans    *notify.Newest[[]Faulty]

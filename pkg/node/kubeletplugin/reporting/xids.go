@@ -30,8 +30,8 @@ const (
 	maxXIDs = 1024
 )
 
-// XIDs reports XIDs to the claims with the GPU or the partition: in the claim's status, and in Events on the claim and its
-// pods. An XID of a partition that is gone is only counted.
+// XIDs reports XIDs to the claims with the GPU or the partition: in the claim's status, and in Events on the claim and
+// its pods. An XID of a partition that is gone is only counted.
 type XIDs struct {
 	Claims
 	scans *inventory.Latest
@@ -46,8 +46,8 @@ func NewXIDs(c Claims, scans *inventory.Latest) *XIDs {
 	return &XIDs{Claims: c, scans: scans, queue: make(chan watcher.Event, 64), last: map[watcher.Key]time.Time{}}
 }
 
-// Notify queues an XID, unless it was reported less than a minute ago. It does not block. Without room in the queue, the
-// XID is not reported.
+// Notify queues an XID, unless it was reported less than a minute ago. It does not block. Without room in the queue,
+// the XID is not reported.
 func (x *XIDs) Notify(e watcher.Event) {
 	if !health.XIDOf(e.XID).Reported() || !x.due(e.Key(), time.Now()) {
 		return

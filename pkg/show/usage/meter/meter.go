@@ -3,8 +3,8 @@
 
 // Package meter keeps a node's usage.Account up to date and in a file.
 //
-// Trap. During an upgrade two plugins count the same time. Only the newest reports it and writes the file, and it begins
-// with the file of the older one.
+// Trap. During an upgrade two plugins count the same time. Only the newest reports it and writes the file, and it
+// begins with the file of the older one.
 package meter
 
 import (
