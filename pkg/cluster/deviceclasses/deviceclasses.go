@@ -130,8 +130,8 @@ func (o Options) modelName(product string) string {
 }
 
 // distinctName is the name of a model's class if another class has the name by modelName: other characters or another
-// case of the same model, or the same hash. Its hash is of all characters, and quoted, so that it differs from that of a
-// long model.
+// case of the same model, or the same hash. Its hash is of all characters, and quoted, so that it differs from that of
+// a long model.
 func (o Options) distinctName(product string) string {
 	prefix, model, room := o.model(product)
 	if room <= hashed {

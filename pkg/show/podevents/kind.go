@@ -137,10 +137,9 @@ func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	refs := waiting.References(pod, k.cluster)
 	claims := make([]*resourceapi.ResourceClaim, len(refs))
 	for i, ref := range refs {
+		versions += " -"
 		if claims[i] = ref.Claim; ref.Claim != nil {
-			versions += " " + string(ref.Claim.UID) + " " + ref.Claim.ResourceVersion
-		} else {
-			versions += " -"
+			versions += string(ref.Claim.UID) + " " + ref.Claim.ResourceVersion
 		}
 	}
 	refusals := k.refusals(pod)
@@ -161,16 +160,17 @@ func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	add(pod.Spec.NodeName)
 	add(form(waiting.SaidOf(pod).Message))
 	add(waiting.Unclaimed(pod))
-	for i, ref := range refs {
-		add(claims[i] == nil)
+	for _, ref := range refs {
+		add(ref.Claim == nil)
+		add(ref.PodResourceClaim.Name)
 		add(ref.Template())
 		if ref.ResourceClaimTemplateName == nil {
 			add(ref.Name)
 		}
-		if claims[i] != nil {
-			status, _ := claims[i].Status.Marshal() // A decoded object always encodes.
+		if ref.Claim != nil {
+			status, _ := ref.Claim.Status.Marshal() // A decoded object always encodes.
 			add(string(status))
-			add(claims[i].DeletionTimestamp != nil)
+			add(ref.Claim.DeletionTimestamp != nil)
 		}
 	}
 	for _, e := range refusals {
