@@ -317,7 +317,8 @@ func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 	// devices returns the devices by name, without what describes the server and not its board, and the identities of GPUs.
 	devices := func(args ...string) map[string]resourceapi.Device {
 		var list resourceapi.ResourceSliceList
-		must(t, json.Unmarshal([]byte(kubectlGPU(ctx, t, append([]string{"slices", "-o", "json"}, args...)...)), &list))
+		_, objects, _ := strings.Cut(kubectlGPU(ctx, t, append([]string{"slices", "-o", "json"}, args...)...), "{") // The assumptions come first.
+		must(t, json.Unmarshal([]byte("{"+objects), &list))
 		out := map[string]resourceapi.Device{}
 		for _, s := range list.Items {
 			for _, d := range s.Spec.Devices {

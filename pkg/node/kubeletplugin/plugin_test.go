@@ -488,7 +488,7 @@ func TestPlugin_DriverUnloaded_RemovesSpecUntilItIsBack(t *testing.T) {
 	}
 	loaded(false)
 	e.Event("ResourceClaim", claim.Name, "DriverNotReady", "keep the CDI spec failed", "it was removed")
-	// What says so first is the scan of the GPUs, or the driver's files.
+	// The scan of the GPUs or the driver's files show it first.
 	remedy := regexp.MustCompile("(Load the driver|load it) on the node")
 	if err := e.Prepare(claim)["u-1"]; !strings.Contains(err, "DriverNotReady") || !remedy.MatchString(err) {
 		t.Errorf("Prepare without the driver: %q", err)
