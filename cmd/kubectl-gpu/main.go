@@ -46,8 +46,8 @@ func newRootOf(f *factory) *cobra.Command {
 		Use:   "kubectl-gpu",
 		Short: "Show the GPUs of a cluster and what holds them",
 		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
-			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup, pack --evict, and claim and run with\n" +
-			"--apply. A command that lacks a right says so and shows the rest.\n\n" +
+			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup, and run with --apply. A\n" +
+			"command that lacks a right says so and shows the rest.\n\n" +
 			"Colours appear only on a terminal, and not if NO_COLOR is set.",
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 		Version:           version,
