@@ -246,6 +246,16 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/waiting", Test: "TestSaidOf_Conditions_FirstTimeAndMessage",
 	},
 	{
+		Name: "pods are evicted because a scheduler fails", File: "pkg/show/preempt/step.go",
+		Old: "said.Unschedulable {", New: "said.Tried {",
+		Package: "./pkg/show/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
+	},
+	{
+		Name: "a claim of several pods is not tied to its node", File: "pkg/cluster/controller/trim.go",
+		Old: "a.Devices.Config = nil; ofPod {", New: "a.Devices.Config = nil; ofPod || true {",
+		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
+	},
+	{
 		Name: "the plugin serves beside another driver of its name", File: "pkg/node/kubeletplugin/plugin.go",
 		Old: "	if err := p.alone(ctx); err != nil {\n		return err\n	}\n", New: "",
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_OtherDriverOfThatName_StopsAndPublishesNothing",

@@ -122,6 +122,17 @@ func TestAskedKeeper_PodForFewNodes_OneServesAtOnce(t *testing.T) {
 		"cordons": func(_ *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
 			n.Spec.Unschedulable = n.Name != only
 		},
+		"another claim has devices there": func(p *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
+			if n.Name == only {
+				p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "nic", ResourceClaimName: new("nic")})
+			}
+		},
+		"cordons, and the scheduler fails": func(p *corev1.Pod, n *corev1.Node, _ *resourceapi.ResourceClaim) {
+			n.Spec.Unschedulable = n.Name != only
+			for i := range p.Status.Conditions {
+				p.Status.Conditions[i].Reason = corev1.PodReasonSchedulerError
+			}
+		},
 	} {
 		for _, tried := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", tried ", tried), func(t *testing.T) {
@@ -141,6 +152,12 @@ func TestAskedKeeper_PodForFewNodes_OneServesAtOnce(t *testing.T) {
 					if got := e.serving("1g.10gb"); len(got) != 8 || slices.Contains(got, only) {
 						t.Fatalf("%q serve at first", got)
 					}
+					nic := allocatedOn(claimOf("nic", "nic"), only, "eth0")
+					nic.Status.Allocation.NodeSelector = &corev1.NodeSelector{
+						NodeSelectorTerms: affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
+					}
+					nic.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
+					e.put(nic)
 					e.put(pod)
 					e.put(claim)
 					pass(soon)

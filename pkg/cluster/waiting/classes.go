@@ -66,15 +66,13 @@ func (c Classes) CouldBeOurs(name corev1.ResourceName) bool {
 	if class == nil {
 		return false
 	}
-	if selector.Concern(class.Spec.Selectors, c.driver) {
-		return true
-	}
-	return !slices.ContainsFunc(selector.Expressions(class.Spec.Selectors), func(e string) bool {
-		r, err := selector.Read(e)
-		return err != nil || r.Driver != "" || slices.ContainsFunc(r.Names, func(n selector.Name) bool {
-			return n.Domain != "" && !strings.HasSuffix(n.Domain, "kubernetes.io")
+	return c.Selects(class.Name) ||
+		!slices.ContainsFunc(selector.Expressions(class.Spec.Selectors), func(e string) bool {
+			r, err := selector.Read(e)
+			return err != nil || r.Driver != "" || slices.ContainsFunc(r.Names, func(n selector.Name) bool {
+				return n.Domain != "" && !strings.HasSuffix(n.Domain, "kubernetes.io")
+			})
 		})
-	})
 }
 
 // Served returns those of a pod's extended resources that a DeviceClass serves, sorted.

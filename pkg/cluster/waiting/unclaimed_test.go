@@ -151,8 +151,8 @@ func TestLacks_Pods_MissingOrUnknown(t *testing.T) {
 	}
 }
 
-// TestLacks_TwoClassesOfAResource_TheSchedulersCounts has a class of this driver and one of another for the same resource: the
-// newer one counts, and of the same age the one whose name is first.
+// TestLacks_TwoClassesOfAResource_TheSchedulersCounts has a class of this driver and one of another for the same
+// resource: the newer one counts, and of the same age the one whose name is first.
 func TestLacks_TwoClassesOfAResource_TheSchedulersCounts(t *testing.T) {
 	ours, other := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com"`, gpus), class("a", `device.driver == "a"`, gpus)
 	pod := bound([]corev1.Container{container("c", gpus, "1")})

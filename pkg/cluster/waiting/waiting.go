@@ -68,25 +68,26 @@ func Waits(pod *corev1.Pod) bool {
 
 // Said has the last words of the scheduler about a pod that it found no node for.
 type Said struct {
-	// Tried means that it has tried. It fails for a reason of the pod (Unschedulable) or of its own (SchedulerError).
-	Tried   bool
-	Message string
+	// Tried means that it has tried. Unschedulable means that it found a reason of the pod, not an error of its own.
+	Tried, Unschedulable bool
+	Message              string
 	// At is when it first said so, and the pod's creation before.
 	At time.Time
 }
 
 // SaidOf returns what the scheduler said about a pod.
 func SaidOf(pod *corev1.Pod) Said {
+	out := Said{At: pod.CreationTimestamp.Time}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
-			out := Said{Tried: true, Message: c.Message, At: c.LastTransitionTime.Time}
-			if out.At.IsZero() {
-				out.At = pod.CreationTimestamp.Time
+			out.Tried, out.Message = true, c.Message
+			out.Unschedulable = c.Reason == corev1.PodReasonUnschedulable
+			if !c.LastTransitionTime.IsZero() {
+				out.At = c.LastTransitionTime.Time
 			}
-			return out
 		}
 	}
-	return Said{At: pod.CreationTimestamp.Time}
+	return out
 }
 
 var seed = maphash.MakeSeed()

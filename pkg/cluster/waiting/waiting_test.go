@@ -84,7 +84,7 @@ func TestSaidOf_Conditions_FirstTimeAndMessage(t *testing.T) {
 		want waiting.Said
 	}{
 		"nothing":             {podOf(), waiting.Said{At: at(1)}},
-		"unschedulable":       {podOf(condition(corev1.ConditionFalse, corev1.PodReasonUnschedulable, metav1.Unix(5, 0))), waiting.Said{Tried: true, Message: "m", At: at(5)}},
+		"unschedulable":       {podOf(condition(corev1.ConditionFalse, corev1.PodReasonUnschedulable, metav1.Unix(5, 0))), waiting.Said{Tried: true, Unschedulable: true, Message: "m", At: at(5)}},
 		"the scheduler fails": {podOf(condition(corev1.ConditionFalse, corev1.PodReasonSchedulerError, metav1.Unix(5, 0))), waiting.Said{Tried: true, Message: "m", At: at(5)}},
 		"gated":               {podOf(condition(corev1.ConditionFalse, corev1.PodReasonSchedulingGated, metav1.Unix(5, 0))), waiting.Said{At: at(1)}},
 		"no time":             {podOf(condition(corev1.ConditionFalse, "", metav1.Time{})), waiting.Said{Tried: true, Message: "m", At: at(1)}},

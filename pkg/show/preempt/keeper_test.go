@@ -412,9 +412,12 @@ func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(-time.Second))
 		},
 		"not tried": func(p *corev1.Pod) { p.Status.Conditions = nil },
-		"gate":      func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
-		"Kueue":     func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },
-		"gang":      func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} },
+		"the scheduler fails": func(p *corev1.Pod) {
+			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError
+		},
+		"gate":  func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
+		"Kueue": func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },
+		"gang":  func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} },
 		"volume": func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
 		},

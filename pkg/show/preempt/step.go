@@ -90,7 +90,7 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 		}
 		live.Insert(pod.UID)
 		w := waiter{pod: pod, since: now}
-		if said := waiting.SaidOf(pod); said.Tried {
+		if said := waiting.SaidOf(pod); said.Unschedulable {
 			w.since = said.At
 		}
 		out = append(out, w)
