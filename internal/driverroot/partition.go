@@ -144,7 +144,7 @@ func (r *Root) driverVersion() (string, error) {
 	path := r.proc("version")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w (there is no %s); load it on the node (modprobe nvidia, or start the driver container)",
+		return "", fmt.Errorf("%w (there is no %s); load the driver on the node (modprobe nvidia, or start the driver container)",
 			ErrDriverNotLoaded, path)
 	}
 	if err != nil {
