@@ -107,9 +107,7 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 type tainting struct {
 	*factory
 	// effect is empty to remove a cordon.
-	effect resourceapi.DeviceTaintEffect
-	// keep leaves cordons of others as they are: it changes none, and removes only those with the effect NoSchedule.
-	keep    bool
+	effect  resourceapi.DeviceTaintEffect
 	objects *objects
 	dryRun  []string
 	suffix  string
@@ -145,9 +143,6 @@ func (t *tainting) annotate(ctx context.Context, g view.GPU) (was string, err er
 	}
 	var value any
 	was = node.Annotations[key]
-	if t.keep && was != "" && (t.effect != "" || was != string(resourceapi.DeviceTaintEffectNoSchedule)) {
-		return was, nil
-	}
 	if t.effect != "" {
 		value = t.effect
 	} else if was == "" {

@@ -72,11 +72,3 @@ next:
 	}
 	return moves, s, true
 }
-
-// Pods returns the pods of the moves, as namespace/name.
-func (p Plan) Pods() (out []string) {
-	for _, m := range p.Moves {
-		out = append(out, m.Pods...)
-	}
-	return out
-}

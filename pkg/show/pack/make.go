@@ -210,23 +210,19 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 	}
 	first, ok := p.place(ctx, n, w.Claims)
 	if !ok {
-		p.lack = "node " + c.node.Name + " has no devices for it, also without the pods that move"
 		return found{}, state{}, false
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
 	budget := placements
 	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, &budget)
 	if !ok {
-		p.lack = "the pods that move find no other place"
 		return found{}, state{}, false
 	}
 	f.moves = moves
 	// The cordons end with the moves.
 	n = p.node(end, c.node.Name).Untainted(cordonTaint.Key, p.only(c.node.Name, sets.New(f.hold...)))
 	open := p.with(end, n, nil)
-	if f.goal, ok = p.grant(ctx, open, c.node, w); !ok {
-		p.lack = "node " + c.node.Name + " has no room for it after the moves"
-	}
+	f.goal, ok = p.grant(ctx, open, c.node, w)
 	return f, open, ok
 }
 

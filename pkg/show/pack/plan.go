@@ -37,8 +37,7 @@ type Options struct {
 	// also move pods that no controller creates again, pods of Jobs, and pods with a constraint that the planner does
 	// not know.
 	Shared, Unmanaged, Jobs, Unchecked bool
-	// Held are GPUs that are cordoned for the plan itself, or reserved for the pod. For the goal they count as not
-	// cordoned.
+	// Held are GPUs that are reserved for the pod. For it they count as not reserved.
 	Held []GPU
 
 	// preempt has the rules of a preemption; nil for moves.

@@ -51,8 +51,6 @@ type planner struct {
 	moved map[*corev1.Pod]why.Needs
 	// cut means that the search ended before all possibilities were tried.
 	cut bool
-	// lack says what failed the last try.
-	lack string
 }
 
 // node is a node with the units that have devices there.
@@ -100,7 +98,7 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 		loaded := n
 		if len(held) > 0 {
 			own := p.only(n.Name, held)
-			loaded = n.Untainted(wire.CordonTaint, own).Untainted(wire.ReservedTaint, own)
+			loaded = n.Untainted(wire.ReservedTaint, own)
 		}
 		one := &node{Node: loaded, gpus: map[string][]*unit{}}
 		p.nodes[n.Name] = one
