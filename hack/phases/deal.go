@@ -20,13 +20,9 @@ const unlisted = 30
 
 // night prints the regular expression of the tests that a file of times marks so: only test-all runs them.
 func night(file string) error {
-	text, err := os.ReadFile(file)
+	_, nightly, err := readTimes(file)
 	if err != nil {
 		return err
-	}
-	_, nightly, err := parseTimes(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
 	}
 	fmt.Println("^(" + strings.Join(nightly, "|") + ")$")
 	return nil
@@ -34,13 +30,9 @@ func night(file string) error {
 
 // deal prints the regular expression of a part of the tests beside the file with their times, without those that match skip.
 func deal(file, part, of, skip string) error {
-	text, err := os.ReadFile(file)
+	times, _, err := readTimes(file)
 	if err != nil {
 		return err
-	}
-	times, _, err := parseTimes(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
 	}
 	n, err := strconv.Atoi(part)
 	if err != nil {
@@ -76,10 +68,14 @@ func deal(file, part, of, skip string) error {
 
 var testName = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]*)\(t \*testing\.T\)`)
 
-// parseTimes reads lines of a test's name and its seconds, and the word night after those of tests that only test-all runs.
-func parseTimes(text string) (times map[string]float64, nightly []string, err error) {
+// readTimes reads lines of a test's name and its seconds, and the word night after those of tests that only test-all runs.
+func readTimes(file string) (times map[string]float64, nightly []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
 	times = map[string]float64{}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
 			continue
@@ -89,7 +85,7 @@ func parseTimes(text string) (times map[string]float64, nightly []string, err er
 		}
 		seconds, err := strconv.ParseFloat(f[len(f)-1], 64)
 		if len(f) != 2 || err != nil {
-			return nil, nil, fmt.Errorf("%q is not a test, its seconds, and perhaps night", strings.TrimSpace(line))
+			return nil, nil, fmt.Errorf("%s: %q is not a test, its seconds, and perhaps night", file, strings.TrimSpace(line))
 		}
 		times[f[0]] = seconds
 	}

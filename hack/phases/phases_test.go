@@ -217,7 +217,7 @@ func TestReport_PhaseGrows_Fails(t *testing.T) {
 		change(took)
 		var out []result
 		for phase, times := range took {
-			out = append(out, result{phase: phase1(phase), tests: times, state: ok})
+			out = append(out, result{phase: named(phase), tests: times, state: ok})
 		}
 		return out
 	}
@@ -235,9 +235,9 @@ func TestReport_PhaseGrows_Fails(t *testing.T) {
 		"a new program":                  {run(1, set("unit", "e.test", 20*time.Second)), "unit has 120 % (e.test 20 s instead of 0, "},
 		"a short one varies":             {run(1, set("unit", "short.test", time.Second)), ""},
 		"the only program of its phase":  {run(2, set("scheduler", "s.test", 30*time.Second)), "scheduler has 150 %"},
-		"a phase that was not recorded":  {[]result{{phase: phase1("new"), tests: map[string]time.Duration{"x.test": time.Hour}, state: ok}}, ""},
-		"a failed phase":                 {[]result{{phase: phase1("unit"), tests: map[string]time.Duration{"a.test": time.Hour}, state: failed}}, ""},
-		"a phase without times of tests": {[]result{{phase: phase1("unit"), cpu: time.Hour, state: ok}}, ""},
+		"a phase that was not recorded":  {[]result{{phase: named("new"), tests: map[string]time.Duration{"x.test": time.Hour}, state: ok}}, ""},
+		"a failed phase":                 {[]result{{phase: named("unit"), tests: map[string]time.Duration{"a.test": time.Hour}, state: failed}}, ""},
+		"a phase without times of tests": {[]result{{phase: named("unit"), cpu: time.Hour, state: ok}}, ""},
 	} {
 		table, err := report("test", budget, c.results, machine{load: "1 1 1"}, time.Minute, []test{{"pkg/a.TestB", 12.3}})
 		if (err != nil) != (c.red != "") || err != nil && !strings.Contains(err.Error(), c.red) {
@@ -249,7 +249,7 @@ func TestReport_PhaseGrows_Fails(t *testing.T) {
 	}
 }
 
-func phase1(name string) phase { return phase{name: name, lane: name} }
+func named(name string) phase { return phase{name: name, lane: name} }
 
 func TestPrograms_WhatTimedWrote_IsReadBack(t *testing.T) {
 	dir := t.TempDir()
@@ -266,6 +266,9 @@ func TestPrograms_WhatTimedWrote_IsReadBack(t *testing.T) {
 	}
 	if _, err := readPrograms(dir, []string{"unit", "lint"}); err == nil || !strings.Contains(err.Error(), "lint") {
 		t.Errorf("a phase without times: %v", err)
+	}
+	if of, err := parsePrograms(cpuText); err != nil || len(of["unit"]) < 50 || len(of["scheduler"]) != 1 {
+		t.Errorf("cpu.txt has %d and %d programs, %v", len(of["unit"]), len(of["scheduler"]), err)
 	}
 	for _, text := range []string{"unit 1s", "unit a.test x", "unit a.test -1s"} {
 		if _, err := parsePrograms(text); err == nil {
@@ -295,11 +298,7 @@ func TestDealt_UnitsOfTests_PartsTakeAsLong(t *testing.T) {
 
 // TestTimes_EndToEnd_HasEachTest reads the list of the tree.
 func TestTimes_EndToEnd_HasEachTest(t *testing.T) {
-	text, err := os.ReadFile("../../test/e2e/times.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	times, nightly, err := parseTimes(string(text))
+	times, nightly, err := readTimes("../../test/e2e/times.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
