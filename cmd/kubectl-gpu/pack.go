@@ -39,9 +39,9 @@ func newPack(f *factory) *cobra.Command {
 	}
 	p.output = f.addOutput(c)
 	flags := c.Flags()
-	flags.StringVar(&p.goal, "for", "", "Free devices for a goal, such as nvlink-4, 4, 3g.40gb or 40Gi.")
-	flags.StringVar(&p.node, "node", "", "Free the GPUs of a node, with --empty.")
-	flags.BoolVar(&p.empty, "empty", false, "Move all pods with devices off the node, as before its maintenance.")
+	flags.StringVar(&p.goal, "for", "", "Plan for a goal, such as nvlink-4, 4, 3g.40gb or 40Gi.")
+	flags.StringVar(&p.node, "node", "", "Plan for a node, with --empty.")
+	flags.BoolVar(&p.empty, "empty", false, "Plan to move all pods with devices off the node, as for maintenance.")
 	flags.StringSliceVar(&p.include, "include", nil, "Also move: shared (pods with a claim of several pods, or one made by hand), jobs, unmanaged\n"+
 		"(pods that no known controller creates again), unchecked (pods with constraints that were not looked at).")
 	flags.DurationVar(&p.limit, "time-limit", pack.DefaultLimit, "Time for the search of a plan.")
