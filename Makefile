@@ -175,10 +175,10 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
 	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/node/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/node/resourceslices
-	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/show/why
-	@go test -run '^$$' -bench '^BenchmarkKeeper' -benchtime 1x ./pkg/show/podevents
+	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/cluster/why
+	@go test -run '^$$' -bench '^BenchmarkKeeper' -benchtime 1x ./pkg/cluster/podevents
 	@go test -run '^$$' -bench '^BenchmarkRefresh' -benchtime 50x ./pkg/show/web
-	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/gpu/sampler ./pkg/show/metrics ./pkg/gpu/inventory
+	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/node/sampler ./pkg/node/metrics ./pkg/gpu/inventory
 
 .PHONY: bench-scheduling
 bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; RUN="mixed 1.36" or FLAGS="-nodes 500"

@@ -17,4 +17,4 @@ CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench-kubectl ./bench/kubectl
 TMPDIR="$dir/tmp" child bin/bench-kubectl
 child bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- bin/bench -raw dist/bench "$@"
 # The Events on waiting pods, the search for victims and the live screen need no cluster.
-go test -run '^$' -bench 'Keeper|Preempt/500$|Screen' -benchtime 1x ./pkg/show/podevents ./pkg/show/pack ./pkg/show/live
+go test -run '^$' -bench 'Keeper|Preempt/500$|Screen' -benchtime 1x ./pkg/cluster/podevents ./pkg/cluster/pack ./pkg/show/live

@@ -25,7 +25,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 // review is an API server's request about a claim.

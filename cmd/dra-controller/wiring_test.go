@@ -36,8 +36,8 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/cmd/setup/apiservertest"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // cluster is an API server with a node of GPUs, and the program.

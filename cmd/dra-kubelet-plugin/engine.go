@@ -33,11 +33,11 @@ import (
 	"gpu-dra-driver/pkg/claim/memorylimit"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/wire"
 )

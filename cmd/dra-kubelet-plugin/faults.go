@@ -11,8 +11,8 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/gpu/health/kernellog"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
+	"gpu-dra-driver/pkg/node/health/kernellog"
+	"gpu-dra-driver/pkg/node/health/tracker"
 )
 
 // faults are the faults of GPUs.

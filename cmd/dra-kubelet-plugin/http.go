@@ -15,7 +15,7 @@ import (
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/peers"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // httpLimits bound the server, which any pod reaches. A profile takes half a minute by default.

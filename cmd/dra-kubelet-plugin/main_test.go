@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/health/tracker"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 func TestRun_CommandLines_GiveExitCodes(t *testing.T) {

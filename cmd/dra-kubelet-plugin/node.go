@@ -16,14 +16,14 @@ import (
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/native"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	"gpu-dra-driver/pkg/gpu/sampler"
+	"gpu-dra-driver/pkg/node/health/watcher"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
+	"gpu-dra-driver/pkg/node/sampler"
 )
 
 // node is the node and its API server.

@@ -13,9 +13,9 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/procfs"
-	"gpu-dra-driver/pkg/gpu/sampler"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
-	"gpu-dra-driver/pkg/show/usage/meter"
+	"gpu-dra-driver/pkg/node/sampler"
+	"gpu-dra-driver/pkg/node/usage/meter"
 )
 
 // ownProc is the /proc of this process's PID namespace.

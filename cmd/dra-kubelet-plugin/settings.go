@@ -19,9 +19,9 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // settingsInterval is the poll interval of the settings file. It is mounted from a ConfigMap, which the kubelet

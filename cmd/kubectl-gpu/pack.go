@@ -16,11 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/show/pack"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/show/view"
-	"gpu-dra-driver/pkg/show/why"
 )
 
 func newPack(f *factory) *cobra.Command {

@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/show/web"
-	"gpu-dra-driver/pkg/show/why"
 )
 
 func newWeb(f *factory) *cobra.Command {

@@ -24,9 +24,9 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
-	"gpu-dra-driver/pkg/show/why"
 )
 
 func newWhy(f *factory) *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/cluster/why"
 )
 
 // workload reads the selector of a workload's pods. The kind is as people write it to kubectl.

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // notesMap renders the text that Helm prints after installing, through a ConfigMap, because helm template leaves it

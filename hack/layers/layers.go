@@ -69,20 +69,20 @@ func (p Package) Wing() string {
 	return wing
 }
 
-// wings are all wings, in the order of the page.
+// wings are all wings, lower ones first. No package imports one of a higher wing.
 var wings = []struct{ name, holds string }{
 	{"api", "types that users write"},
-	{"wire", "words that programs share"},
 	{"internal", "the border to the machine"},
 	{"gpu", "facts of GPUs"},
+	{"wire", "words that programs share"},
 	{"claim", "work on a claim on its node"},
-	{"node", "the plugin of a node, and what it publishes"},
-	{"cluster", "the model of a cluster, and the controller"},
-	{"show", "output for people and monitoring"},
+	{"node", "the plugin of a node: what it measures and publishes"},
+	{"cluster", "the model of a cluster, what follows from it, and the controller"},
+	{"show", "output for people"},
 	{"cmd", "programs"},
 }
 
-// Wings returns the names of all wings, in the order of the page.
+// Wings returns the names of all wings, lower ones first.
 func Wings() (out []string) {
 	for _, w := range wings {
 		out = append(out, w.name)

@@ -31,7 +31,7 @@ func events(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	waiting, err := reasons(filepath.Join(root, "pkg/show/why/event.go"), "")
+	waiting, err := reasons(filepath.Join(root, "pkg/cluster/why/event.go"), "")
 	if err != nil {
 		return "", err
 	}

@@ -21,8 +21,8 @@ import (
 
 	"gpu-dra-driver/internal/memorylimit"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // Class is the class of every CDI device of this driver; the vendor is "k8s." and the driver's name.

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allocators compares the table of pkg/cluster/schedulerfault with the allocator of every patch of Kubernetes, over the
+// Package allocators compares the table of pkg/wire/schedulerfault with the allocator of every patch of Kubernetes, over the
 // slices that the driver publishes.
 package allocators
 
@@ -17,12 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // served are the features that an API server of a minor version can have. 1.34 refuses counters in slices of their own.

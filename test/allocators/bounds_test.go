@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/internal/seedtest"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // onNode are errors that concern one node: the scheduler goes on with the others.

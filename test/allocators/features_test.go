@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/pkg/cluster/ask"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // scheduled are the versions whose schedulers the test reads. The end-to-end tests run them too.

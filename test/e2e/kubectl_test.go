@@ -20,9 +20,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
-	"gpu-dra-driver/pkg/show/why"
 	"gpu-dra-driver/test/e2e/env"
 )
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/test/e2e/env"
 )
 

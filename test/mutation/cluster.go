@@ -136,9 +136,9 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestNodes_PoolIncompleteOrGone_ShapeStaysForGrace",
 	},
 	{
-		Name: "a profile goes as soon as no object asks for it", File: "pkg/cluster/demand/demand.go",
+		Name: "a profile goes as soon as no object asks for it", File: "pkg/wire/demand/demand.go",
 		Old: "now.Sub(since) >= keep+renew ||", New: "now.Sub(since) >= renew ||",
-		Package: "./pkg/cluster/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
+		Package: "./pkg/wire/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
 	},
 	{
 		Name: "kubectl gpu top prints 0 for what is not measured", File: "cmd/kubectl-gpu/top.go",
@@ -216,24 +216,24 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{
-		Name: "a node with a claim's partition stops serving", File: "pkg/cluster/demand/serving.go",
+		Name: "a node with a claim's partition stops serving", File: "pkg/wire/demand/serving.go",
 		Old: "	for _, node := range holders {\n		o.nodes[node] = true\n	}\n", New: "",
-		Package: "./pkg/cluster/demand", Test: "TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay",
+		Package: "./pkg/wire/demand", Test: "TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay",
 	},
 	{
-		Name: "a waiting pod has no more nodes serve", File: "pkg/cluster/demand/serving.go",
+		Name: "a waiting pod has no more nodes serve", File: "pkg/wire/demand/serving.go",
 		Old: "		more = min(max((growth-1)*len(o.nodes), 1), len(others))\n", New: "		more = 0\n",
-		Package: "./pkg/cluster/demand", Test: "TestServing_PodWaits_EachNodeWithRoomServesInTheEnd",
+		Package: "./pkg/wire/demand", Test: "TestServing_PodWaits_EachNodeWithRoomServesInTheEnd",
 	},
 	{
-		Name: "a pod for few nodes has none of them serve", File: "pkg/cluster/demand/serving.go",
+		Name: "a pod for few nodes has none of them serve", File: "pkg/wire/demand/serving.go",
 		Old: "		s.Limited = !o.serve(what, sorted, may, &left) || s.Limited\n", New: "		_ = may\n",
-		Package: "./pkg/cluster/demand", Test: "TestServing_PodForSomeNodes_OneServesAtOnce",
+		Package: "./pkg/wire/demand", Test: "TestServing_PodForSomeNodes_OneServesAtOnce",
 	},
 	{
-		Name: "nodes without room serve for ever", File: "pkg/cluster/demand/serving.go",
+		Name: "nodes without room serve for ever", File: "pkg/wire/demand/serving.go",
 		Old: "			delete(o.nodes, c.Node)\n		}\n	}\n	o.full", New: "		}\n	}\n	o.full",
-		Package: "./pkg/cluster/demand", Test: "TestServing_NodesFillUp_OnlyHoldersStay",
+		Package: "./pkg/wire/demand", Test: "TestServing_NodesFillUp_OnlyHoldersStay",
 	},
 	{
 		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/waiting/node.go",
@@ -246,9 +246,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/waiting", Test: "TestSaidOf_Conditions_FirstTimeAndMessage",
 	},
 	{
-		Name: "pods are evicted because a scheduler fails", File: "pkg/show/preempt/step.go",
+		Name: "pods are evicted because a scheduler fails", File: "pkg/cluster/preempt/step.go",
 		Old: "said.Unschedulable {", New: "said.Tried {",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
 	{
 		Name: "a claim of several pods is not tied to its node", File: "pkg/cluster/controller/trim.go",
@@ -286,9 +286,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/node/resourceslices", Test: "TestBuild_SharesEndOrAreHeld_SchedulerForgetsNone",
 	},
 	{
-		Name: "the scheduler is woken again and again", File: "pkg/show/podevents/kind.go",
+		Name: "the scheduler is woken again and again", File: "pkg/cluster/podevents/kind.go",
 		Old: "one.woken >= mostWakes || ", New: "",
-		Package: "./pkg/show/podevents", Test: "TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom",
+		Package: "./pkg/cluster/podevents", Test: "TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom",
 	},
 	{
 		Name: "a sample with another content is believed", File: "pkg/cluster/pool/samples.go",
@@ -341,9 +341,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/demand/objects", Test: "TestAsks_ObjectsChange_CountsFollow",
 	},
 	{
-		Name: "past namespaces have series without limit", File: "pkg/show/usage/account.go",
+		Name: "past namespaces have series without limit", File: "pkg/node/usage/account.go",
 		Old: "i >= keepNamespaces || ", New: "i < 0 || ",
-		Package: "./pkg/show/usage", Test: "TestAccount_ManyNamespaces_LastOnesStay",
+		Package: "./pkg/node/usage", Test: "TestAccount_ManyNamespaces_LastOnesStay",
 	},
 	{
 		Name: "an unknown value that selectors may read is left out", File: "pkg/node/resourceslices/device.go",
@@ -486,44 +486,44 @@ var clusterMutations = []Mutation{
 		Package: charts, Test: "TestWebhooks_Objects_RightOneIsCalled",
 	},
 	{
-		Name: "a pod of equal priority is preempted", File: "pkg/show/pack/preempt.go",
+		Name: "a pod of equal priority is preempted", File: "pkg/cluster/pack/preempt.go",
 		Old: "case Priority(pod) >= p.o.preempt.below:", New: "case Priority(pod) > p.o.preempt.below:",
-		Package: "./pkg/show/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
+		Package: "./pkg/cluster/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
 	},
 	{
-		Name: "preemption ignores disruption budgets", File: "pkg/show/pack/preempt.go",
+		Name: "preemption ignores disruption budgets", File: "pkg/cluster/pack/preempt.go",
 		Old: "!p.o.preempt.Violate && c.cost.victims.violations > 0", New: "!p.o.preempt.Violate && c.cost.victims.violations < 0",
-		Package: "./pkg/show/pack", Test: "TestPreempt_DisruptionBudget_HoldsUnlessTheValueSaysSo",
+		Package: "./pkg/cluster/pack", Test: "TestPreempt_DisruptionBudget_HoldsUnlessTheValueSaysSo",
 	},
 	{
-		Name: "a pod that the scheduler tries first takes nothing", File: "pkg/show/pack/preempt.go",
+		Name: "a pod that the scheduler tries first takes nothing", File: "pkg/cluster/pack/preempt.go",
 		Old: "range p.o.preempt.Before {", New: "range p.o.preempt.Before[:0] {",
-		Package: "./pkg/show/pack", Test: "TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode",
+		Package: "./pkg/cluster/pack", Test: "TestPreempt_AnotherPodIsFirst_TakesItsPartOfTheNode",
 	},
 	{
-		Name: "victims are evicted before all may be", File: "pkg/show/preempt/evict.go",
+		Name: "victims are evicted before all may be", File: "pkg/cluster/preempt/evict.go",
 		Old: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
 	},
 	{
-		Name: "preemption frees devices one after the other", File: "pkg/show/pack/preempt.go",
+		Name: "preemption frees devices one after the other", File: "pkg/cluster/pack/preempt.go",
 		Old: "p.o.preempt.Together && len(released(c.set)) > 1 {", New: "p.o.preempt.Together && len(released(c.set)) > 9 {",
-		Package: "./pkg/show/pack", Test: "TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor",
+		Package: "./pkg/cluster/pack", Test: "TestPreempt_Together_DevicesOfOneClaimAndNoneForASuccessor",
 	},
 	{
-		Name: "victims are evicted before their GPUs are reserved", File: "pkg/show/preempt/reserve.go",
+		Name: "victims are evicted before their GPUs are reserved", File: "pkg/cluster/preempt/reserve.go",
 		Old: "return t.Device == i && t.Taint.Key == wire.ReservedTaint }) {", New: "return t.Device == i }) && len(names) > 99 {",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly",
 	},
 	{
-		Name: "a reservation ends before the last victim is gone", File: "pkg/show/preempt/reserve.go",
+		Name: "a reservation ends before the last victim is gone", File: "pkg/cluster/preempt/reserve.go",
 		Old: "case e.gone.IsZero():", New: "case e.gone.IsZero() && e.reservation == nil:",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone",
 	},
 	{
-		Name: "a reservation stays for a pod that is gone", File: "pkg/show/preempt/step.go",
+		Name: "a reservation stays for a pod that is gone", File: "pkg/cluster/preempt/step.go",
 		Old: "if err := k.end(ctx, node, e); err != nil {", New: "if err := ctx.Err(); err != nil {",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_ReservationIsNeedless_Ends",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_ReservationIsNeedless_Ends",
 	},
 	{
 		Name: "a reservation has no end", File: "pkg/wire/reservation.go",
@@ -531,14 +531,14 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestCordons_Reservation_EndsWithoutItsWriter",
 	},
 	{
-		Name: "a pod whose victims leave slowly preempts again", File: "pkg/show/preempt/step.go",
+		Name: "a pod whose victims leave slowly preempts again", File: "pkg/cluster/preempt/step.go",
 		Old: "pack.Apart(pod) != \"\" || k.served(pod) {", New: "pack.Apart(pod) != \"\" {",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
 	},
 	{
-		Name: "preemption does not step aside for the scheduler", File: "pkg/show/preempt/step.go",
+		Name: "preemption does not step aside for the scheduler", File: "pkg/cluster/preempt/step.go",
 		Old: "return pod.Annotations[nominatedBy] == component && now", New: "return now",
-		Package: "./pkg/show/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
+		Package: "./pkg/cluster/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
 	{
 		Name: "a review on another path reserves", File: "pkg/cluster/controller/reviewpath.go",

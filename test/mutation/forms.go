@@ -57,9 +57,9 @@ var formMutations = []Mutation{
 		Package: "./pkg/claim/record", Test: "TestGPU_EarlierForms_AreRead",
 	},
 	{
-		Name: "a key of GPU seconds is renamed", File: "pkg/show/usage/account.go",
+		Name: "a key of GPU seconds is renamed", File: "pkg/node/usage/account.go",
 		Old: "`json:\"namespaces\"`", New: "`json:\"tenants\"`",
-		Package: "./pkg/show/usage/meter", Test: "TestLoad_EarlierForms_AreRead",
+		Package: "./pkg/node/usage/meter", Test: "TestLoad_EarlierForms_AreRead",
 	},
 	{
 		Name: "the record of another board in a slot counts", File: "pkg/claim/record/gpu.go",
@@ -87,9 +87,9 @@ var formMutations = []Mutation{
 		Package: partitions, Test: "TestClaim_BareInstanceInItsPlace_IsTheAdministrators",
 	},
 	{
-		Name: "another board in a slot has the earlier one's faults", File: "pkg/gpu/health/tracker/tracker.go",
+		Name: "another board in a slot has the earlier one's faults", File: "pkg/node/health/tracker/tracker.go",
 		Old: "	case r.UUID != g.UUID:\n", New: "	case r.UUID == \"\":\n",
-		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_NodeReboots_KeepsFaultsOfTheBoard",
+		Package: "./pkg/node/health/tracker", Test: "TestTracker_NodeReboots_KeepsFaultsOfTheBoard",
 	},
 	{
 		Name: "a negative part of the SMs is reserved", File: "pkg/claim/plan/parameters.go",

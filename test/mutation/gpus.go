@@ -196,9 +196,9 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_FirstScanFails_StoresNothing",
 	},
 	{
-		Name: "an unreadable record of faults is none", File: "pkg/gpu/health/tracker/tracker.go",
+		Name: "an unreadable record of faults is none", File: "pkg/node/health/tracker/tracker.go",
 		Old: "health.New([]gpu.Fault{unknown}), true", New: "health.New(nil), true",
-		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+		Package: "./pkg/node/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
 		Name: "an unreadable record of faults evicts pods", File: "pkg/gpu/health/health.go",
@@ -206,14 +206,14 @@ var gpuMutations = []Mutation{
 		Package: "./cmd/dra-kubelet-plugin/flags", Test: "TestParse_InvalidValue_NamesFlag",
 	},
 	{
-		Name: "a rotten record of faults outlives every boot", File: "pkg/gpu/health/tracker/tracker.go",
+		Name: "a rotten record of faults outlives every boot", File: "pkg/node/health/tracker/tracker.go",
 		Old: "		was.stale, was.unread = true, false\n", New: "",
-		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+		Package: "./pkg/node/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
 		Name: "two clean scans end an unreadable fault", File: "pkg/gpu/health/health.go",
 		Old: "[]string{Memory, Named, UnreadableRecord}", New: "[]string{Memory, Named}",
-		Package: "./pkg/gpu/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
+		Package: "./pkg/node/health/tracker", Test: "TestTracker_RecordUnreadable_GPUKeepsAFault",
 	},
 	{
 		Name: "a listed instance is left out of NVML's list", File: "internal/nvml/native/query.go",
@@ -306,9 +306,9 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_OneGPUHangs_IsTaintedAlone",
 	},
 	{
-		Name: "a GPU that hangs keeps the XIDs of all away", File: "pkg/gpu/health/watcher/watcher.go",
+		Name: "a GPU that hangs keeps the XIDs of all away", File: "pkg/node/health/watcher/watcher.go",
 		Old: "			late, open = answers, false\n", New: "",
-		Package: "./pkg/gpu/health/watcher", Test: "TestRun_OneGPUHangs_OthersXIDsArrive",
+		Package: "./pkg/node/health/watcher", Test: "TestRun_OneGPUHangs_OthersXIDsArrive",
 	},
 	{
 		Name: "GPUs stay healthy while NVML hangs", File: "pkg/gpu/inventory/watch.go",

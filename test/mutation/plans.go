@@ -41,7 +41,7 @@ var planMutations = []Mutation{
 		Package: "./pkg/claim/plan", Test: "TestMake_AnyMemoryConsumed_LimitedOrRefused",
 	},
 	{
-		Name: "a claim that names no capacity gets a share", File: "pkg/node/sharing/policy.go",
+		Name: "a claim that names no capacity gets a share", File: "pkg/claim/sharing/policy.go",
 		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
 		Package: built, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
@@ -51,7 +51,7 @@ var planMutations = []Mutation{
 		Package: "./pkg/claim/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
 	},
 	{
-		Name: "a strategy has the row of another", File: "pkg/node/sharing/strategy.go",
+		Name: "a strategy has the row of another", File: "pkg/claim/sharing/strategy.go",
 		Old: "return strategies[i]", New: "return strategies[0]",
 		Package: "./pkg/claim/plan", Test: "TestMake_Share_HasMemoryAndSharing",
 	},

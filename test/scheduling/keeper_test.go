@@ -23,9 +23,9 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/preempt"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/preempt"
 	"gpu-dra-driver/pkg/wire"
 )
 

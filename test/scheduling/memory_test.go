@@ -28,10 +28,10 @@ import (
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/podevents"
+	"gpu-dra-driver/pkg/cluster/preempt"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/podevents"
-	"gpu-dra-driver/pkg/show/preempt"
 )
 
 // The numbers of objects: about a fifth of those that once took the memory of a default installation.

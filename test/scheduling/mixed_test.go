@@ -13,9 +13,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
 func settingNamed(name string) setting {

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/pkg/cluster/pack"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/pack"
-	"gpu-dra-driver/pkg/show/why"
 )
 
 // TestPreemption_RandomPriorities_EachEvictionPlacesItsPod has the real scheduler. Each pod that is evicted is created again

@@ -23,9 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/pkg/cluster/why"
+	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/why"
-	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
 // fleets is the number of random fleets; each one also has copies, for its nodes or for its cures.

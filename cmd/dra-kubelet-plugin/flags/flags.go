@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gpu-dra-driver/cmd/envflags"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // Values of --health-reset.

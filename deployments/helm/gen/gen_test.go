@@ -37,7 +37,7 @@ func TestReadme_Values_Current(t *testing.T) {
 func TestFaults_Template_Current(t *testing.T) {
 	got, err := os.ReadFile("../gpu-dra-driver/templates/_faults.tpl")
 	if err != nil || string(got) != faults() {
-		t.Errorf("_faults.tpl is not as in pkg/cluster/schedulerfault; run make generate (%v)", err)
+		t.Errorf("_faults.tpl is not as in pkg/wire/schedulerfault; run make generate (%v)", err)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // ExampleMake plans a claim that has 10 GiB of the node's only GPU.

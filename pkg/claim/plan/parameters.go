@@ -15,10 +15,10 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/topology"
 	"gpu-dra-driver/pkg/gpu/topology/nccl"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // Names of the capacities of shares.

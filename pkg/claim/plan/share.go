@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // Share is a claim's part of a shared device. The zero Share means the whole device.

@@ -15,8 +15,8 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // shared is a node with two H100, a T4 and a GPU without MPS.

@@ -26,7 +26,7 @@ import (
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // Options says what a review denies.

@@ -18,8 +18,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // Features returns the features of the allocator that the scheduler of a cluster has, by the version of its API server.

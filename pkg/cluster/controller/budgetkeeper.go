@@ -26,7 +26,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 // budgetKeeper counts the claims of namespaces with a budget, on the leader.

@@ -28,8 +28,8 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/metrics"
 )
 
 func (e *env) dynamic() dynamic.Interface {

@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // settle is the time for which changes are collected before a new view is built.

@@ -34,8 +34,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 type Options struct {

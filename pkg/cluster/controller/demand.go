@@ -22,13 +22,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/ask"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire/demand"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.

@@ -22,12 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // atAsked is at, with a ConfigMap for the nodes. restart ends the controller and starts another.

@@ -25,8 +25,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/show/metrics"
 )
 
 // reviewsOf returns reviews of each kind and operation in a namespace, as bodies.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 const (

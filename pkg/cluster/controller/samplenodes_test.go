@@ -15,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // autoSlices returns the slices of a node with the setting Auto, whose sample another node publishes or not.

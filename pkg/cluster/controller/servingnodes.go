@@ -19,12 +19,12 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/bounded"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // podKind are pods that wait, ask for the same, and may run on the same nodes.

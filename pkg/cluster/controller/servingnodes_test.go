@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"gpu-dra-driver/pkg/cluster/demand"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/demand"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // serving returns the serving nodes in the ConfigMap; nil if all nodes serve.

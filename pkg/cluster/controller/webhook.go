@@ -18,7 +18,7 @@ import (
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"gpu-dra-driver/pkg/cluster/admission"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 // Paths of the webhooks.

@@ -28,9 +28,9 @@ import (
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/timeslice"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
 )
 

@@ -12,8 +12,8 @@ import (
 	"gpu-dra-driver/internal/nvml/native"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu/health"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
 	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/health/tracker"
 	"gpu-dra-driver/sim/simtest"
 )
 

@@ -20,7 +20,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"gpu-dra-driver/internal/notify"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // At the end, calls in flight get drainPatience to complete. Then their contexts end, so that they roll back. After

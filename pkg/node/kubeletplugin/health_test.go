@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
+	"gpu-dra-driver/pkg/node/health/tracker"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"

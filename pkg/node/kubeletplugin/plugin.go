@@ -19,16 +19,16 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/executor"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/health/watcher"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
-	"gpu-dra-driver/pkg/show/usage/meter"
+	"gpu-dra-driver/pkg/node/metrics"
+	"gpu-dra-driver/pkg/node/usage/meter"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // Options configures a Plugin. PodUID, SchedulerVersion, Meter and Background are optional.

@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // preparer prepares and unprepares claims; the engine implements it.

@@ -10,10 +10,10 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
+	"gpu-dra-driver/pkg/node/health/tracker"
+	"gpu-dra-driver/pkg/node/health/watcher"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // XIDOptions configures the handling of XIDs; all fields but Ignore are required.

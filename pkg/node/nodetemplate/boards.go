@@ -12,9 +12,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/wire"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // attributeSource holds the data behind the attributes of one device.

@@ -11,8 +11,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/wire"
 )
 

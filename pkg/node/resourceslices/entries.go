@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // deviceEntry is a candidate for publishing.

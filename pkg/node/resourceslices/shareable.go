@@ -8,8 +8,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // The attributes of a GPU or partition that claims cannot share until an object asks for shares. A device that can be

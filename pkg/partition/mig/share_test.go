@@ -17,10 +17,10 @@ import (
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/sim/engine"
 )
 

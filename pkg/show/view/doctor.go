@@ -21,11 +21,11 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/ask"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // Level is the weight of a finding.

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/node/sharing"
 )
 
 func quotaClass(name, expression, extended string) resourceapi.DeviceClass {

@@ -23,11 +23,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/wire"
 )

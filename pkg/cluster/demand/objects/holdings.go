@@ -9,9 +9,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // Holdings counts the devices of nodes that claims hold, so that a pass over them does not depend on the number of

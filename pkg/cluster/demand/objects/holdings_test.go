@@ -12,7 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/internal/seedtest"
-	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 func holding(node string, devices ...string) *resourceapi.ResourceClaim {

@@ -21,9 +21,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // Ask is one thing that an object asks for. It is set in one field, or in Class and Selectors.

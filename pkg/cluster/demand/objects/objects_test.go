@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/seedtest"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/selector/selectortest"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 const driver = "gpu.nvidia.com"

@@ -25,7 +25,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // Driver and Node are the names in every Env.

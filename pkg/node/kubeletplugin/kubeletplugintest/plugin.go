@@ -17,9 +17,9 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 	simroot "gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/simtest"
 )

@@ -22,7 +22,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // DevicePluginSetting is the name of the records of GPUs that device plugins serve.

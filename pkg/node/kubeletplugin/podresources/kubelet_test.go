@@ -15,7 +15,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // kubeletState is a kubelet that names one claim.

@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // ignoredProcesses are names, as the kernel cuts them, of processes that open GPUs without using them. MPS daemons use

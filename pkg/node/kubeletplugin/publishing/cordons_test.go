@@ -21,10 +21,10 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/gpu"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/wire"
 )

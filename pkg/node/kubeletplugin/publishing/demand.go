@@ -26,8 +26,8 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/cluster/demand"
-	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 const (

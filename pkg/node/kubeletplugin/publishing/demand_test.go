@@ -21,8 +21,8 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
-	"gpu-dra-driver/pkg/cluster/demand"
-	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/wire/demand"
 )
 
 // askedNode is a node that follows a ConfigMap, in a bubble.

@@ -10,9 +10,9 @@ import (
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 )
 
 // linked returns GPUs with so many links to switches.

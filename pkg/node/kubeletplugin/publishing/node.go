@@ -21,12 +21,12 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/wire"
 )
 

@@ -22,11 +22,11 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/node/metrics"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/show/metrics"
 	"gpu-dra-driver/pkg/wire"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 const (

@@ -17,9 +17,9 @@ import (
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // versionServer is a /version with a clock.

@@ -28,7 +28,7 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/node/metrics"
 )
 
 // fieldManager owns this driver's entries of status.devices, so that server-side apply keeps those of other drivers.

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/health/watcher"
 )
 
 const (

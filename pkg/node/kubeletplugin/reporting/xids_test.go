@@ -13,7 +13,7 @@ import (
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
+	"gpu-dra-driver/pkg/node/health/watcher"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 

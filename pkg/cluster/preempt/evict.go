@@ -1,0 +1,94 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/pack"
+)
+
+// component is the source of the Events, and the manager of fields.
+const component = "dra-controller"
+
+// ask has the API server say for each victim whether it would be evicted.
+func (k *Keeper) ask(ctx context.Context, p pack.Preemption) error {
+	for _, v := range p.Victims {
+		if err := k.evictOne(ctx, v, metav1.DryRunAll); err != nil {
+			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
+		}
+	}
+	return nil
+}
+
+// evict evicts the victims of a pod, if the API server would evict each of them.
+func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
+	if err := k.ask(ctx, p); err != nil {
+		return err
+	}
+	e := k.evictions[p.Node]
+	if e == nil {
+		e = &eviction{pod: pod.UID}
+		k.evictions[p.Node] = e
+	}
+	e.victims, e.at = map[types.UID]bool{}, now
+	k.due[pod.UID] = now.Add(again)
+	if err := k.nominate(ctx, pod, p.Node); err != nil {
+		klog.FromContext(ctx).Error(err, "Pods are evicted for a pod without it", "pod", klog.KObj(pod))
+	}
+	for _, v := range p.Victims {
+		if err := k.evictOne(ctx, v); err != nil {
+			return fmt.Errorf("evict pod %s: %w", ask.NameOf(v), err)
+		}
+		e.victims[v.UID] = true
+		// The words are the scheduler's. Its reader may not know other namespaces, so the pod is named by its UID.
+		k.events.Eventf(v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", pod.UID, p.Node)
+		klog.FromContext(ctx).Info("Evicted a pod for one of higher priority that waits for devices", "victim", klog.KObj(v), "pod", klog.KObj(pod), "node", p.Node)
+	}
+	what := "1 pod of lower priority leaves"
+	if n := len(p.Victims); n > 1 {
+		what = fmt.Sprintf("%d pods of lower priority leave", n)
+	}
+	k.events.Eventf(pod, corev1.EventTypeNormal, "Preempting", "%s node %s, because this pod waits for devices only", what, p.Node)
+	return nil
+}
+
+// evictOne evicts a pod, or only asks whether it could be.
+func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID)), DryRun: dryRun}
+	pods := k.client.CoreV1().Pods(pod.Namespace)
+	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o})
+	if k.o.Violate && (apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err)) {
+		err = pods.Delete(ctx, pod.Name, o) // Several budgets are an internal error.
+	}
+	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
+		return nil
+	}
+	return err
+}
+
+// nominate writes the node into a pod, as the scheduler does for the pods for which it evicts others.
+func (k *Keeper) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node},
+	})
+	if err == nil {
+		_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: component}, "status")
+	}
+	if err != nil {
+		return fmt.Errorf("write nominatedNodeName of pod %s: %w", ask.NameOf(pod), err)
+	}
+	return nil
+}
