@@ -37,9 +37,9 @@ import (
 	"gpu-dra-driver/internal/peers"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/podevents"
 	"gpu-dra-driver/pkg/cluster/preempt"
-	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 // run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2

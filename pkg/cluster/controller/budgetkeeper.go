@@ -25,8 +25,8 @@ import (
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/budget"
-	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/metrics"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // budgetKeeper counts the claims of namespaces with a budget, on the leader.

@@ -8,10 +8,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 const (
