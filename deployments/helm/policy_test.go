@@ -4,12 +4,14 @@
 package helm
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/cel-go/cel"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
@@ -28,8 +30,8 @@ type policy struct {
 
 func loadPolicy(t *testing.T) policy { return loadPolicies(t, "admissionpolicy.yaml")["own-slices"] }
 
-// loadPolicies returns the policies of a template, by their name suffixes.
-func loadPolicies(t *testing.T, template string, args ...string) map[string]policy {
+// policyEnv has the CEL library and extensions of an API server.
+func policyEnv(t *testing.T) *cel.Env {
 	t.Helper()
 	base, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Env(environment.NewExpressions)
 	if err != nil {
@@ -41,14 +43,26 @@ func loadPolicies(t *testing.T, template string, args ...string) map[string]poli
 	if err != nil {
 		t.Fatal(err)
 	}
+	return env
+}
+
+// loadPolicies returns the policies of a template, by their name suffixes.
+func loadPolicies(t *testing.T, template string, args ...string) map[string]policy {
+	t.Helper()
+	return policiesIn(t, policyEnv(t), render(t, chart, append([]string{"--show-only", "templates/" + template}, args...)...), "gpu-dra-driver-")
+}
+
+// policiesIn returns the policies of a manifest, by their names without the prefix.
+func policiesIn(t *testing.T, env *cel.Env, manifest, prefix string) map[string]policy {
+	t.Helper()
 	out := map[string]policy{}
-	for doc := range strings.SplitSeq(render(t, chart, append([]string{"--show-only", "templates/" + template}, args...)...), "\n---\n") {
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
 		var vap admissionv1.ValidatingAdmissionPolicy
 		if err := yaml.Unmarshal([]byte(doc), &vap); err != nil {
 			t.Fatal(err)
 		}
 		if vap.Kind == "ValidatingAdmissionPolicy" {
-			out[strings.TrimPrefix(vap.Name, "gpu-dra-driver-")] = policy{spec: vap.Spec, env: env, programs: map[string]cel.Program{}}
+			out[strings.TrimPrefix(vap.Name, prefix)] = policy{spec: vap.Spec, env: env, programs: map[string]cel.Program{}}
 		}
 	}
 	if len(out) == 0 {
@@ -255,13 +269,137 @@ func TestWritesPolicies_Preemption_ControllerReservesGPUsOnly(t *testing.T) {
 		for name, to := range changes {
 			for _, pair := range [][2]any{{node("", ""), to}, {to, node("", "")}} {
 				_, denied := all["own-labels"].decide(t, map[string]any{
-					"request": map[string]any{"userInfo": map[string]any{"username": "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-controller"}, "operation": "UPDATE"},
+					"request": map[string]any{"userInfo": map[string]any{"username": controllers}, "operation": "UPDATE"},
 					"object":  pair[1], "oldObject": pair[0],
 				})
 				if (denied == "") != slices.Contains(c.allowed, name) {
 					t.Errorf("labels %s, preemption %s, %s: denied %q", c.labels, c.preemption, name, denied)
 				}
 			}
+		}
+	}
+}
+
+// controllers is the account of the controller.
+const controllers = "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-controller"
+
+// TestWritesPolicies_Evictions_OutsideExemptNamespacesOnly has each way in which the controller may end a pod.
+func TestWritesPolicies_Evictions_OutsideExemptNamespacesOnly(t *testing.T) {
+	pod := func(spec string) map[string]any { return object(t, "{metadata: {name: p}, spec: {"+spec+"}}") }
+	for _, c := range []struct {
+		name, exempt, namespace string
+		deleted                 map[string]any // nil for an eviction
+		denied                  string
+	}{
+		{"an eviction", "", "team-a", nil, ""},
+		{"of the cluster's own", "", "kube-system", nil, "exemptNamespaces"},
+		{"of the driver's own", "", "gpu-dra-driver", nil, "its own namespace"},
+		{"of an exempt namespace", `["team-a"]`, "team-a", nil, "exemptNamespaces"},
+		{"where no namespace is exempt", "[]", "kube-system", nil, ""},
+		{"of the driver's own, where none is exempt", "[]", "gpu-dra-driver", nil, "its own namespace"},
+		{"a deletion", "", "team-a", pod("priority: 1000000000"), ""},
+		{"a deletion of a pod without priority", "", "team-a", pod(""), ""},
+		{"a deletion of a critical pod", "", "team-a", pod("priority: 2000000000"), "critical"},
+		{"a deletion of the cluster's own", "", "kube-system", pod("priority: 1"), "exemptNamespaces"},
+	} {
+		args := []string{"--set", "preemption.enabled=true"}
+		if c.exempt != "" {
+			args = append(args, "--set-json", "preemption.exemptNamespaces="+c.exempt)
+		}
+		p := loadPolicies(t, "admissionpolicy.yaml", args...)["own-evictions"]
+		p.typeChecks(t)
+		in := func(user string) map[string]any {
+			request := map[string]any{"userInfo": map[string]any{"username": user}, "namespace": c.namespace, "operation": "CREATE"}
+			if c.deleted == nil {
+				return map[string]any{"request": request, "object": object(t, "{metadata: {name: p}}"), "oldObject": nil}
+			}
+			request["operation"] = "DELETE"
+			return map[string]any{"request": request, "object": nil, "oldObject": c.deleted}
+		}
+		if matched, denied := p.decide(t, in(controllers)); !matched || (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+			t.Errorf("%s: matched %v, denied %q; want %q", c.name, matched, denied, c.denied)
+		}
+		if matched, _ := p.decide(t, in("admin")); matched {
+			t.Errorf("%s: other users are matched", c.name)
+		}
+	}
+}
+
+// TestWritesPolicies_PodStatus_OnlyItsNomination sets, changes and removes each field that the status of a pod has.
+func TestWritesPolicies_PodStatus_OnlyItsNomination(t *testing.T) {
+	p := loadPolicies(t, "admissionpolicy.yaml", "--set", "preemption.enabled=true")["own-nominations"]
+	p.typeChecks(t)
+	pod := func(part, field string, value any) map[string]any {
+		out := object(t, "{metadata: {name: p, labels: {a: b}}, spec: {nodeName: n}, status: {phase: Pending, nominatedNodeName: other}}")
+		if field != "" {
+			out[part].(map[string]any)[field] = value
+		}
+		return out
+	}
+	fields := map[string][]string{"metadata": {"labels", "annotations", "finalizers", "ownerReferences"}}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[corev1.PodStatus]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fields["status"] = append(fields["status"], name)
+	}
+	if len(fields["status"]) < 15 {
+		t.Fatalf("the status of a pod has only the fields %v", fields["status"])
+	}
+	for part, names := range fields {
+		for _, name := range names {
+			for _, pair := range [][2]map[string]any{
+				{pod(part, "", nil), pod(part, name, "x")}, {pod(part, name, "x"), pod(part, name, "y")}, {pod(part, name, "x"), pod(part, "", nil)},
+			} {
+				_, denied := p.decide(t, map[string]any{
+					"request": map[string]any{"userInfo": map[string]any{"username": controllers}, "operation": "UPDATE"}, "oldObject": pair[0], "object": pair[1],
+				})
+				if (denied == "") != (name == "nominatedNodeName") {
+					t.Errorf("%s.%s: denied %q", part, name, denied)
+				}
+			}
+		}
+	}
+	first := map[string]any{
+		"request":   map[string]any{"userInfo": map[string]any{"username": controllers}, "operation": "UPDATE"},
+		"oldObject": object(t, "{metadata: {name: p}, spec: {}}"), "object": object(t, "{metadata: {name: p}, spec: {}, status: {nominatedNodeName: n}}"),
+	}
+	if _, denied := p.decide(t, first); denied != "" {
+		t.Errorf("the first status of a pod: denied %q", denied)
+	}
+}
+
+// TestSimulatorPolicy_NodesOfOthers_OnlyTwoLabelsOfItsOwn has each part of a node that a simulator could write.
+func TestSimulatorPolicy_NodesOfOthers_OnlyTwoLabelsOfItsOwn(t *testing.T) {
+	p := policiesIn(t, policyEnv(t), renderSimulator(t), "gpu-simulator-")["own-node"]
+	p.typeChecks(t)
+	node := func(name, metadata, spec string) map[string]any {
+		return object(t, "{metadata: {name: "+name+", "+metadata+"}, spec: {"+spec+"}}")
+	}
+	const own = "labels: {zone: z, gpu-simulator/present: 'true', feature.node.kubernetes.io/pci-10de.present: 'true'}"
+	for name, c := range map[string]struct {
+		from, to map[string]any
+		denied   string
+	}{
+		"its labels":       {node("node-a", "labels: {zone: z}", ""), node("node-a", own, ""), ""},
+		"another's labels": {node("node-a", "labels: {zone: z}", ""), node("node-a", "labels: {zone: y}", ""), "two labels"},
+		"another's node":   {node("node-b", "labels: {zone: z}", ""), node("node-b", own, ""), "own node"},
+		"an annotation":    {node("node-a", "", ""), node("node-a", "annotations: {a: b}", ""), "labels of its node only"},
+		"a finalizer":      {node("node-a", "", ""), node("node-a", "finalizers: [a/b]", ""), "labels of its node only"},
+		"an owner":         {node("node-a", "", ""), node("node-a", "ownerReferences: [{uid: gone}]", ""), "labels of its node only"},
+		"a taint":          {node("node-a", "", ""), node("node-a", "", "taints: [{key: a}]"), "labels of its node only"},
+	} {
+		in := func(user string, from, to map[string]any) map[string]any {
+			extra := map[string]any{"authentication.kubernetes.io/node-name": []any{"node-a"}}
+			return map[string]any{
+				"request": map[string]any{"userInfo": map[string]any{"username": user, "extra": extra}, "operation": "UPDATE"}, "oldObject": from, "object": to,
+			}
+		}
+		for _, pair := range [][2]map[string]any{{c.from, c.to}, {c.to, c.from}} {
+			if _, denied := p.decide(t, in("system:serviceaccount:gpu-simulator:gpu-simulator", pair[0], pair[1])); (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+				t.Errorf("%s: denied %q, want %q", name, denied, c.denied)
+			}
+		}
+		if matched, _ := p.decide(t, in("admin", c.from, c.to)); matched {
+			t.Errorf("%s: other users are matched", name)
 		}
 	}
 }

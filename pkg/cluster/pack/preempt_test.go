@@ -126,6 +126,20 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 	}
 }
 
+// TestPreempt_CriticalPods_EvictNone has the priorities of Kubernetes' own classes: the higher one waits.
+func TestPreempt_CriticalPods_EvictNone(t *testing.T) {
+	for priority, verdict := range map[int32]pack.Verdict{1_999_999_999: pack.Evict, 2_000_000_000: pack.NoVictims} {
+		e := newEnv(t)
+		e.node("a", "l40s-4", 1)
+		e.start("holder", "a", gpus, of(priority, 1))
+		var victims []string
+		if verdict == pack.Evict {
+			victims = []string{"holder"}
+		}
+		e.expect(e.waits(whytest.Claim("new", gpus, 1), 2_000_001_000), pack.Rules{}, verdict, victims...)
+	}
+}
+
 // TestPreempt_DevicePluginIsGone_ResourceIsServed has pods with nvidia.com/gpu on a node whose kubelet still counts zero of it.
 func TestPreempt_DevicePluginIsGone_ResourceIsServed(t *testing.T) {
 	byResource := func(p *corev1.Pod) {
