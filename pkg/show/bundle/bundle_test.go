@@ -142,6 +142,52 @@ var forms = map[string]string{
 	"token of Slack":                "xoxb-123456789012-" + secret,
 	"bootstrap token of a cluster":  "kubeadm join --token abcdef.0123" + "hunter2hunter2"[:7] + "56789" + " password=" + secret,
 	"credential with spaces around": "api_key = " + secret,
+	"short names":                   "PGPASS=" + secret + " DB_PW=" + secret + " smtp_pass: " + secret,
+	"flag and value in quotes":      `exec: prog --password "correct ` + secret + `" -v 4`,
+	"flag and value as YAML items":  "args:\n- --password\n- " + secret + "\n- -v=4",
+	"flag and value, quoted items":  "args:\n  - \"--db-password\"\n  - \"correct " + secret + "\"\n",
+	"flag and value as JSON items":  `"args": ["--password", "` + secret + `", "-v=4"]`,
+	"list in a line":                "tokens: [first, " + secret + "]",
+	"list in JSON":                  `{"tokens": ["first", "` + secret + `"]}`,
+}
+
+// settings are the forms in which a password of any characters can stand; %s is its place.
+var settings = []string{
+	"password=%s", "password: %s", "DB_PASS=%s -v 4", "exec: prog --auth-token=%s", "exec: prog --auth-token %s -v 4", "X-Api-Key: %s",
+	`password="%s"`, `password='%s'`, `{"password": "%s", "a": 1}`, `{"config":"{\"clientSecret\":\"%s\"}"}`,
+	"- --password\n- %s\n", `["--password", "%s"]`,
+}
+
+// TestRedactText_PunctuationInAPassword_NothingIsLeft has each sign of a keyboard in a password, once or twice, as its place writes it.
+func TestRedactText_PunctuationInAPassword_NothingIsLeft(t *testing.T) {
+	for sign := '!'; sign <= '~'; sign++ {
+		for _, form := range settings {
+			one := string(sign)
+			switch {
+			case strings.Contains(form, `\"%s`) && strings.Contains(`"\`, one):
+				continue // Three backslashes and more: nobody writes it by hand.
+			case strings.Contains(form, `"%s`) && strings.Contains(`"\`, one):
+				one = `\` + one
+			case strings.Contains(form, `'%s`) && one == "'":
+				one = "''"
+			case !strings.Contains(form, `"%s`) && !strings.Contains(form, `'%s`) && strings.Contains("\"'\\", one):
+				continue // A shell does not read it as a part of the word.
+			}
+			in := fmt.Sprintf(form, "a"+one+secret+one+one+secret)
+			if got := string(bundle.RedactText([]byte(in))); strings.Contains(got, secret) {
+				t.Errorf("%q becomes %q", in, got)
+			}
+		}
+	}
+}
+
+// TestRedactObject_NumberAfterAFlag_IsThePassword has a value that would stay after another flag.
+func TestRedactObject_NumberAfterAFlag_IsThePassword(t *testing.T) {
+	object := map[string]any{"args": []any{"--password", "12345678", "--port", "8080"}}
+	bundle.RedactObject(object, "gpu.nvidia.com")
+	if diff := cmp.Diff(map[string]any{"args": []any{"--password", bundle.Redacted, "--port", "8080"}}, object); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 func TestRedactText_Forms_LoseTheSecret(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Redacted stands in the place of a secret.
 const Redacted = "REDACTED"
 
-const secretWords = `passw(?:or)?d|passphrase|pwd|token|secret|credential|cookie|signature|psk|\bsas|connectionstring|` +
+const secretWords = `passw(?:or)?d|passphrase|pass\b|pwd|pw\b|token|secret|credential|cookie|signature|psk|\bsas|connectionstring|` +
 	`(?:api|access|account|auth|encryption|license|private|shared|signing)[_-]?key`
 
 // secretName matches names of settings that hold secrets.
@@ -36,12 +36,17 @@ var rules = []*regexp.Regexp{
 	regexp.MustCompile(`()(\b[a-z0-9]{6}\.[a-z0-9]{16}\b)`), // A bootstrap token.
 	// Settings in YAML with a block: all indented lines.
 	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?:[ \t]*[|>][-+0-9]*\n[ \t]+)(\S.*(?:\n[ \t]+\S.*)*)`),
-	// Settings: the value in quotes, also in escaped ones, or to the end of the word.
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*\[?\\?")((?:[^"\\]|\\[^"])+)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*\[?')([^']+)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)([^\s"'\\,;&}\[]+)`),
+	// Settings: a list in a line, the value in quotes, also in escaped ones, or to the end of the word.
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)(\[[^\]\n]+\])`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*\\")((?:[^"\\]|\\[^"])+)`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*")((?:[^"\\]|\\.)+)`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*')((?:[^']|'')+)`),
+	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)((?:[^\s"'\\\[]|\\[^\s"'])(?:[^\s"'\\]|\\[^\s"'])*)`),
 	regexp.MustCompile(`("auth\\?"\s*:\s*\\?")([^"\\]+)`),
-	regexp.MustCompile(`(?i)(--?[\w-]*(?:` + secretWords + `)[\w-]*\s+)([^\s"'-][^\s"']*)`),
+	// Flags with the value in the next word, the next item of a YAML list or of a JSON list.
+	regexp.MustCompile(`(?i)(--?[\w-]*(?:` + secretWords + `)[\w-]*\s+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`),
+	regexp.MustCompile(`(?i)(-\s+["']?--?[\w-]*(?:` + secretWords + `)[\w-]*["']?\s*\n\s*-\s+)(\S.*)`),
+	regexp.MustCompile(`(?i)("--?[\w-]*(?:` + secretWords + `)[\w-]*",\s*")((?:[^"\\]|\\.)+)`),
 }
 
 var (
@@ -191,13 +196,16 @@ func (r redactor) annotations(all map[string]any) {
 
 // list redacts the elements of a list. It keeps the names of flags in a command line, and plain values.
 func (r redactor) list(all []any, commandLine bool) {
+	hides := false
 	for i, child := range all {
 		switch child := child.(type) {
 		case string:
 			text := string(RedactText([]byte(child)))
 			flag, value, assigned := strings.Cut(text, "=")
+			hidden := hides
+			hides = !assigned && strings.HasPrefix(flag, "-") && secretName.MatchString(flag)
 			switch {
-			case !commandLine || plain.MatchString(text):
+			case !commandLine || !hidden && plain.MatchString(text):
 			case !strings.HasPrefix(text, "-"):
 				text = Redacted
 			case assigned && !plain.MatchString(value):
