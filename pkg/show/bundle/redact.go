@@ -19,6 +19,11 @@ const secretWords = `passw(?:or)?d|passphrase|pass\b|pwd|pw\b|token|secret|crede
 // secretName matches names of settings that hold secrets.
 var secretName = regexp.MustCompile(`(?i)` + secretWords + `|private|^auth$`)
 
+// named returns a rule for the value after a name that suggests a secret.
+func named(before, after, value string) *regexp.Regexp {
+	return regexp.MustCompile(`(?i)(` + before + `(?:` + secretWords + `)` + after + `)(` + value + `)`)
+}
+
 // A rule replaces the second group of a match, and keeps the first.
 var rules = []*regexp.Regexp{
 	regexp.MustCompile(`()(-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----|\z))`),
@@ -35,18 +40,18 @@ var rules = []*regexp.Regexp{
 	regexp.MustCompile(`()(\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)`),
 	regexp.MustCompile(`()(\b[a-z0-9]{6}\.[a-z0-9]{16}\b)`), // A bootstrap token.
 	// Settings in YAML with a block: all indented lines.
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?:[ \t]*[|>][-+0-9]*\n[ \t]+)(\S.*(?:\n[ \t]+\S.*)*)`),
+	named(``, `\w{0,20}["']?:[ \t]*[|>][-+0-9]*\n[ \t]+`, `\S.*(?:\n[ \t]+\S.*)*`),
 	// Settings: a list in a line, the value in quotes, also in escaped ones, or to the end of the word.
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)(\[[^\]\n]+\])`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*\\")((?:[^"\\]|\\[^"])+)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*")((?:[^"\\]|\\.)+)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}["']?\s*[=:][ \t]*')((?:[^']|'')+)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `)\w{0,20}\\?["']?\s*[=:][ \t]*)((?:[^\s"'\\\[]|\\[^\s"'])(?:[^\s"'\\]|\\[^\s"'])*)`),
+	named(``, `\w{0,20}\\?["']?\s*[=:][ \t]*`, `\[[^\]\n]+\]`),
+	named(``, `\w{0,20}\\?["']?\s*[=:][ \t]*\\"`, `(?:[^"\\]|\\[^"])+`),
+	named(``, `\w{0,20}["']?\s*[=:][ \t]*"`, `(?:[^"\\]|\\.)+`),
+	named(``, `\w{0,20}["']?\s*[=:][ \t]*'`, `(?:[^']|'')+`),
+	named(``, `\w{0,20}\\?["']?\s*[=:][ \t]*`, `(?:[^\s"'\\\[]|\\[^\s"'])(?:[^\s"'\\]|\\[^\s"'])*`),
 	regexp.MustCompile(`("auth\\?"\s*:\s*\\?")([^"\\]+)`),
 	// Flags with the value in the next word, the next item of a YAML list or of a JSON list.
-	regexp.MustCompile(`(?i)(--?[\w-]*(?:` + secretWords + `)[\w-]*\s+)("[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*)`),
-	regexp.MustCompile(`(?i)(-\s+["']?--?[\w-]*(?:` + secretWords + `)[\w-]*["']?\s*\n\s*-\s+)(\S.*)`),
-	regexp.MustCompile(`(?i)("--?[\w-]*(?:` + secretWords + `)[\w-]*",\s*")((?:[^"\\]|\\.)+)`),
+	named(`--?[\w-]*`, `[\w-]*\s+`, `"[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*`),
+	named(`-\s+["']?--?[\w-]*`, `[\w-]*["']?\s*\n\s*-\s+`, `\S.*`),
+	named(`"--?[\w-]*`, `[\w-]*",\s*"`, `(?:[^"\\]|\\.)+`),
 }
 
 var (
