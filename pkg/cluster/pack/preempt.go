@@ -158,8 +158,13 @@ func Marks(key string) bool {
 // gangs are the domains of labels and annotations with which gang schedulers mark their pods.
 var gangs = []string{"scheduling.x-k8s.io", "pod-group.scheduling.sigs.k8s.io", "scheduling.volcano.sh"}
 
-// leaveFor is the time after a pod's grace period for which it counts as leaving. After it, its node may be gone.
-const leaveFor = time.Minute
+const (
+	// leavesWithin is the time within which a pod leaves whose devices count as room. One with a longer grace period
+	// holds them for its checkpoint, or for ever.
+	leavesWithin = 2 * time.Minute
+	// leaveFor is the time after a pod's grace period for which it counts as leaving. After it, its node may be gone.
+	leaveFor = time.Minute
+)
 
 // victim has the facts of a unit for the choice of victims.
 type victim struct {
@@ -169,6 +174,8 @@ type victim struct {
 	started time.Time
 	// budgets are the disruption budgets of each pod.
 	budgets [][]*policyv1.PodDisruptionBudget
+	// slow counts the pods that may take longer than leavesWithin to leave.
+	slow int
 	// leaves means that the devices are released without an eviction.
 	leaves bool
 }
@@ -181,7 +188,11 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 	u.victim = &victim{leaves: !heldByOthers(u.claims)}
 	for _, pod := range u.pods {
 		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		leaving := pod.DeletionTimestamp != nil && p.o.preempt.Now.Before(pod.DeletionTimestamp.Add(leaveFor))
+		leaving := false
+		if at := pod.DeletionTimestamp; at != nil {
+			wait := at.Sub(p.o.preempt.Now)
+			leaving = wait > -leaveFor && wait <= leavesWithin
+		}
 		u.victim.leaves = u.victim.leaves && (ended || leaving)
 		owner := metav1.GetControllerOf(pod)
 		switch {
@@ -215,6 +226,9 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			v.started = started
 		}
 		v.sum += priority
+		if ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0) > int64(leavesWithin/time.Second) {
+			v.slow++
+		}
 		v.budgets = append(v.budgets, p.budgetsOf(pod))
 	}
 	if u.victim.leaves && u.fixed == "" {
@@ -250,10 +264,10 @@ func (p *planner) budgetsOf(pod *corev1.Pod) (out []*policyv1.PodDisruptionBudge
 	return out
 }
 
-// victimCost is the cost of a set in the scheduler's own order. Of a set that contains another it is not lower.
+// victimCost is the cost of a set in the scheduler's own order, which does not know slow pods. Of a set that contains another it is not lower.
 type victimCost struct {
-	violations   int
-	highest, sum int64
+	violations, slow int
+	highest, sum     int64
 	// started is when the first of the pods with the highest priority started.
 	started time.Time
 }
@@ -271,6 +285,7 @@ func victimsOf(set []*unit) (c victimCost) {
 			c.started = v.started
 		}
 		c.sum += v.sum
+		c.slow += v.slow
 		for _, budgets := range v.budgets {
 			// The API server evicts no pod that several budgets count.
 			violates := len(budgets) > 1
@@ -289,7 +304,7 @@ func victimsOf(set []*unit) (c victimCost) {
 
 // compare compares all but the start, which counts after the number of pods.
 func (c victimCost) compare(o victimCost) int {
-	return cmp.Or(cmp.Compare(c.violations, o.violations), cmp.Compare(c.highest, o.highest), cmp.Compare(c.sum, o.sum))
+	return cmp.Or(cmp.Compare(c.violations, o.violations), cmp.Compare(c.slow, o.slow), cmp.Compare(c.highest, o.highest), cmp.Compare(c.sum, o.sum))
 }
 
 // violates reports whether a preemption may not evict a set because of disruption budgets, or of the claims in it.

@@ -38,6 +38,9 @@ func of(priority int32, minutes int) func(*corev1.Pod) {
 	}
 }
 
+// slow gives a pod an hour to leave.
+func slow(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(3600)) }
+
 // waits returns the goal of a pod with a priority that waits for a claim.
 func (e *env) waits(c *resourceapi.ResourceClaim, priority int32, change ...func(*corev1.Pod)) pack.Goal {
 	p := whytest.Pod(c.Name, c)
@@ -77,6 +80,7 @@ func TestPreempt_Choice_IsTheSchedulersOrder(t *testing.T) {
 	for name, victims := range map[string][2][]func(*corev1.Pod){
 		"the lowest priority": {{of(5, 1)}, {of(4, 9)}},
 		"the latest start":    {{of(4, 9)}, {of(4, 1)}},
+		"a short grace":       {{of(1, 1), slow}, {of(4, 9)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -112,6 +116,14 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 		}, pack.Rules{}, pack.NoVictims},
 		"leaves": {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
 		"ended":  {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
+		"leaves in two minutes": {func(p *corev1.Pod) {
+			soon := metav1.NewTime(noon.Add(2 * time.Minute))
+			p.DeletionTimestamp = &soon
+		}, pack.Rules{}, pack.Room},
+		"leaves in an hour": {func(p *corev1.Pod) {
+			late := metav1.NewTime(noon.Add(time.Hour))
+			p.DeletionTimestamp = &late
+		}, pack.Rules{}, pack.NoVictims},
 		"does not leave": {func(p *corev1.Pod) {
 			long := metav1.NewTime(noon.Add(-time.Hour))
 			p.DeletionTimestamp = &long
@@ -324,8 +336,8 @@ func TestPreempt_ReservedGPUs_CountForTheirPodOnly(t *testing.T) {
 }
 
 // key is the cost of victims in the scheduler's order, computed without the planner.
-func (e *env) key(victims []*corev1.Pod) (out [5]int64) {
-	out[1], out[4] = -1<<40, 1<<60
+func (e *env) key(victims []*corev1.Pod) (out [6]int64) {
+	out[2], out[5] = -1<<40, 1<<60
 	disrupted := map[string]int32{}
 	for _, p := range victims {
 		for _, b := range e.budgets {
@@ -336,15 +348,18 @@ func (e *env) key(victims []*corev1.Pod) (out [5]int64) {
 			}
 		}
 		priority, started := int64(pack.Priority(p)), p.Status.StartTime.Unix()
-		if priority > out[1] {
-			out[1], out[4] = priority, started
-		} else if priority == out[1] {
-			out[4] = min(out[4], started)
+		if priority > out[2] {
+			out[2], out[5] = priority, started
+		} else if priority == out[2] {
+			out[5] = min(out[5], started)
 		}
-		out[2] += priority + 1<<31
-		out[3]++
+		if p.Spec.TerminationGracePeriodSeconds != nil {
+			out[1]++
+		}
+		out[3] += priority + 1<<31
+		out[4]++
 	}
-	out[4] = -out[4]
+	out[5] = -out[5]
 	return out
 }
 
@@ -374,6 +389,9 @@ func TestPreempt_RandomClusters_TheBestVictimsPlaceThePod(t *testing.T) {
 		for i := range 9 + r.IntN(4) {
 			p, ok := e.try(random(fmt.Sprintf("p%d", i)), e.Nodes[r.IntN(2)].Name, of(int32(r.IntN(5)-2), r.IntN(4)))
 			if ok && r.IntN(4) == 0 {
+				slow(p)
+			}
+			if ok && r.IntN(4) == 0 {
 				b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 				b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Name}}
 				b.Status.DisruptionsAllowed = int32(r.IntN(2))
@@ -390,7 +408,7 @@ func TestPreempt_RandomClusters_TheBestVictimsPlaceThePod(t *testing.T) {
 			w := waiting[0]
 			waiting = waiting[1:]
 			got := e.preempt(w, rules)
-			best, found := [5]int64{}, false
+			best, found := [6]int64{}, false
 			room := ""
 			for _, n := range e.Nodes {
 				var lower []*corev1.Pod

@@ -32,7 +32,7 @@ func trimPod(object any) (any, error) {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: s.NodeName, Priority: s.Priority, PriorityClassName: s.PriorityClassName, PreemptionPolicy: s.PreemptionPolicy,
-			SchedulingGroup: s.SchedulingGroup,
+			SchedulingGroup: s.SchedulingGroup, TerminationGracePeriodSeconds: s.TerminationGracePeriodSeconds,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime, NominatedNodeName: pod.Status.NominatedNodeName},
 	}
