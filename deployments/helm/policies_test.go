@@ -132,6 +132,34 @@ func TestPolicies_PodsWithNodeName_DeniedIfTheyAskForGPUs(t *testing.T) {
 	}
 }
 
+// TestPolicies_AdminAccess_ListedNamespacesOnly has namespaces before and after a request.
+func TestPolicies_AdminAccess_ListedNamespacesOnly(t *testing.T) {
+	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["admin-access"]
+	const label = "resource.kubernetes.io/admin-access: "
+	for name, c := range map[string]struct {
+		before, namespace, labels string
+		matched, denied           bool
+	}{
+		"listed, created":           {"none", "monitoring", label + "'true'", true, false},
+		"listed, labelled":          {"", "monitoring", label + "'true'", true, false},
+		"another, created":          {"none", "team-a", label + "'true'", true, true},
+		"another, labelled":         {"a: b", "team-a", label + "'true'", true, true},
+		"another, of another value": {label + "'false'", "team-a", label + "'true'", true, true},
+		"another, had it before":    {label + "'true'", "team-a", label + "'true', a: b", false, false},
+		"another, loses it":         {label + "'true'", "team-a", "", false, false},
+		"another value":             {"", "team-a", label + "'yes'", false, false},
+		"no label":                  {"none", "team-a", "a: b", false, false},
+	} {
+		in := map[string]any{"oldObject": nil, "object": object(t, "{metadata: {name: "+c.namespace+", labels: {"+c.labels+"}}}")}
+		if c.before != "none" {
+			in["oldObject"] = object(t, "{metadata: {name: "+c.namespace+", labels: {"+c.before+"}}}")
+		}
+		if matched, denied := p.decide(t, in); matched != c.matched || (denied != "") != c.denied {
+			t.Errorf("%s: matched %v, denied %q; want %v, %v", name, matched, denied, c.matched, c.denied)
+		}
+	}
+}
+
 // TestPolicies_NodeNameActions_Rendered has the ways to soften the policy, and to be without it.
 func TestPolicies_NodeNameActions_Rendered(t *testing.T) {
 	for set, want := range map[string]string{
