@@ -91,6 +91,9 @@ type Reservation struct {
 	// Claim and UID are the name and UID of the claim.
 	Claim string    `json:"claim"`
 	UID   types.UID `json:"uid"`
+	// For is the pod and the entry of its spec for which Kubernetes itself makes the claim. After a refusal it tries
+	// again with another name, so of all reservations for one entry the largest counts. Users cannot set it.
+	For string `json:"for,omitempty"`
 	// Since is by the clock of the instance that made the reservation, for people. The leader measures the age itself.
 	Since metav1.MicroTime `json:"since"`
 	// Charge is part of Status.Used.

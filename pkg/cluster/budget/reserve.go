@@ -20,6 +20,16 @@ type Claim struct {
 	Name   string
 	UID    types.UID
 	Charge Charge
+	// For is that of the reservation.
+	For string
+}
+
+// creation is the name that reservations have in common of which one claim comes at most.
+func creation(r v1alpha1.Reservation) string {
+	if r.For != "" {
+		return "for " + r.For
+	}
+	return r.Claim
 }
 
 // IsCounted reports whether the controller has counted the claims under the budget as it is now.
@@ -53,12 +63,15 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 		name, strings.Join(broken, "; "), b.Namespace))
 }
 
-// Reserve adds the reservation of a claim to the status, or returns why not. Reservations of one name cost as much as
-// the largest of them, because only one claim of a name can exist.
+// Reserve adds the reservation of a claim to the status, or returns why not. Reservations of one name, or for one entry
+// of a pod, cost as much as the largest of them, because only one of their claims comes.
 func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
+	own := v1alpha1.Reservation{
+		Claim: claim.Name, UID: claim.UID, For: claim.For, Since: metav1.NewMicroTime(now), Charge: claim.Charge.complete(),
+	}
 	var was Charge
 	for _, r := range b.Status.Reservations {
-		if r.Claim == claim.Name {
+		if creation(r) == creation(own) {
 			was = was.Larger(read(r.Charge))
 		}
 	}
@@ -70,9 +83,7 @@ func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 		return Refused(fmt.Sprintf("GPU budget %s/%s: %d claims are being created, and the controller has not counted them yet: try again in a moment",
 			b.Namespace, b.Name, len(b.Status.Reservations)))
 	}
-	b.Status.Reservations = append(b.Status.Reservations, v1alpha1.Reservation{
-		Claim: claim.Name, UID: claim.UID, Since: metav1.NewMicroTime(now), Charge: claim.Charge.complete(),
-	})
+	b.Status.Reservations = append(b.Status.Reservations, own)
 	b.Status.Used = read(b.Status.Used).Minus(was).Plus(asked).written(b.Spec.Hard)
 	return nil
 }
@@ -146,13 +157,20 @@ func Count(b *v1alpha1.GPUBudget, c Counted, now time.Time) {
 	for _, claim := range c.Claims {
 		names[claim.Name] = claim.Charge
 	}
+	made := map[string]int{} // The last reservation for an entry of a pod whose claim is counted.
+	for i, r := range b.Status.Reservations {
+		if _, counted := c.Claims[r.UID]; counted {
+			made[r.For] = i
+		}
+	}
 	var kept []v1alpha1.Reservation
-	for _, r := range b.Status.Reservations {
-		if c.over(r, now) {
+	for i, r := range b.Status.Reservations {
+		// Kubernetes tries again only after a refusal, so those before that one are of creations that failed.
+		if c.over(r, now) || r.For != "" && i < made[r.For] {
 			continue
 		}
 		kept = append(kept, r)
-		names[r.Claim] = names[r.Claim].Larger(read(r.Charge)) // One claim of a name exists at a time.
+		names[creation(r)] = names[creation(r)].Larger(read(r.Charge)) // One claim of a name exists at a time.
 	}
 	var used Charge
 	for _, charge := range names {

@@ -52,7 +52,9 @@ func gpus(milli int64, models ...string) Charge {
 	return c
 }
 
-func claim(name string, c Charge) Claim { return Claim{name, types.UID("uid-" + name), c} }
+func claim(name string, c Charge) Claim {
+	return Claim{Name: name, UID: types.UID("uid-" + name), Charge: c}
+}
 
 func TestReserve_Limits_RefusedAboveWithUseAndLimit(t *testing.T) {
 	for name, w := range map[string]struct {
@@ -109,13 +111,41 @@ func TestReserve_NotCounted_RefusedForAMoment(t *testing.T) {
 func TestReserve_SameName_CostsOnce(t *testing.T) {
 	b := newBudget("2", "")
 	for i, c := range []Charge{gpus(1000), gpus(2000), gpus(1000)} {
-		if err := Reserve(b, Claim{"a", types.UID(fmt.Sprint(i)), c}, now); err != nil {
+		if err := Reserve(b, Claim{Name: "a", UID: types.UID(fmt.Sprint(i)), Charge: c}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := read(b.Status.Used).MilliGPUs; got != 2000 {
 		t.Errorf("%d/1000 used, want the largest of three attempts", got)
 	}
+}
+
+// TestReserve_QuotaRefusesPodsClaim_CostsOnce has a ResourceQuota beside the budget: it refuses each claim for a pod after the webhook,
+// and Kubernetes tries again under another name, until the quota has room.
+func TestReserve_QuotaRefusesPodsClaim_CostsOnce(t *testing.T) {
+	b := newBudget("8", "")
+	attempt := func(i int) Claim {
+		return Claim{Name: fmt.Sprint("pod-gpu-", i), UID: types.UID(fmt.Sprint(i)), Charge: gpus(1000), For: "pod/gpu"}
+	}
+	use := func(step string, want int64, reservations int) {
+		t.Helper()
+		if got := read(b.Status.Used).MilliGPUs; got != want || len(b.Status.Reservations) != reservations {
+			t.Errorf("%s: %d/1000 used, %d reservations; want %d, %d", step, got, len(b.Status.Reservations), want, reservations)
+		}
+	}
+	for i := range 14 {
+		if err := Reserve(b, attempt(i), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use("14 attempts", 1000, 14)
+	if err := Reserve(b, claim("a user's", gpus(7000)), now); err != nil {
+		t.Error(err)
+	}
+	use("a claim beside them", 8000, 15)
+	made := attempt(12) // The last one is of a claim that comes after this one was deleted.
+	Count(b, Counted{Claims: map[types.UID]Claim{made.UID: made}, Version: "2"}, now)
+	use("the claim is there", 9000, 2)
 }
 
 func TestReserve_TooManyReservations_Refused(t *testing.T) {
@@ -160,10 +190,10 @@ func TestCount_Reservations_StayUntilTheClaimIsCountedOrGone(t *testing.T) {
 // TestCount_ClaimOfThatNameExists_CostsTheLarger creates a claim again that exists: the creation is reserved, and fails.
 func TestCount_ClaimOfThatNameExists_CostsTheLarger(t *testing.T) {
 	b := newBudget("9", "")
-	if err := Reserve(b, Claim{"a", "second", gpus(2000)}, now); err != nil {
+	if err := Reserve(b, Claim{Name: "a", UID: "second", Charge: gpus(2000)}, now); err != nil {
 		t.Fatal(err)
 	}
-	Count(b, Counted{Claims: map[types.UID]Claim{"first": {"a", "first", gpus(1000)}}, Version: "2"}, now)
+	Count(b, Counted{Claims: map[types.UID]Claim{"first": {Name: "a", UID: "first", Charge: gpus(1000)}}, Version: "2"}, now)
 	if got := read(b.Status.Used).MilliGPUs; got != 2000 {
 		t.Errorf("%d/1000 used", got)
 	}
@@ -210,7 +240,15 @@ func TestBudget_RandomOrder_ExistingClaimsCostAtMostTheUse(t *testing.T) {
 			clock = clock.Add(time.Duration(r.IntN(5)) * time.Second)
 			switch r.IntN(5) {
 			case 0, 1:
-				c := Claim{strconv.Itoa(r.IntN(8)), types.UID(fmt.Sprint("u", step)), gpus(int64(250 * (1 + r.IntN(6))))}
+				c := Claim{Name: strconv.Itoa(r.IntN(8)), UID: types.UID(fmt.Sprint("u", step)), Charge: gpus(int64(250 * (1 + r.IntN(6))))}
+				if entry := r.IntN(6); entry < 2 { // Kubernetes makes one claim after the other for a pod, each with a new name.
+					c.Name, c.For = fmt.Sprint("made-", step), strconv.Itoa(entry)
+					same := func(o Claim) bool { return o.For == c.For }
+					if slices.ContainsFunc(creating, func(o creation) bool { return same(o.Claim) }) ||
+						slices.ContainsFunc(slices.Collect(maps.Values(exists)), same) {
+						continue
+					}
+				}
 				skew := time.Duration(r.IntN(3)-1) * 10 * time.Minute
 				if Reserve(stored, c, clock.Add(skew)) == nil {
 					creating = append(creating, creation{c, clock.Add(time.Minute)})

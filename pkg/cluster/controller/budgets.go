@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,7 +114,7 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 		}
 		if r.Resource.Resource == "resourceclaims" && failed == nil && !ptr.Deref(r.DryRun, false) {
 			err = b.reserve(ctx, r.Namespace, budget.Claim{
-				Name: cmp.Or(claim.Name, r.Name, string(r.UID)), UID: cmp.Or(claim.UID, r.UID), Charge: cost,
+				Name: cmp.Or(claim.Name, r.Name, string(r.UID)), UID: cmp.Or(claim.UID, r.UID), Charge: cost, For: entry(r.UserInfo.Username, claim),
 			})
 		} else {
 			err = b.check(ctx, r.Namespace, cost, failed)
@@ -132,6 +133,21 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 		}
 	}
 	return answer
+}
+
+// makers are the accounts under which Kubernetes makes claims for pods.
+var makers = []string{
+	"system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager", "system:kube-scheduler",
+}
+
+// entry names the pod and the entry of its spec for which Kubernetes makes a claim, or is empty. From other accounts
+// the owner of a claim is a mere assertion.
+func entry(account string, claim *resourceapi.ResourceClaim) string {
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || !slices.Contains(makers, account) {
+		return ""
+	}
+	return fmt.Sprintf("%s/%s", owner.UID, claim.Annotations[resourceapi.PodResourceClaimAnnotation])
 }
 
 // limited returns a context that ends by the limits of a count.

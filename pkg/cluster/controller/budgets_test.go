@@ -148,6 +148,33 @@ func TestBudgets_HundredClaimsAtOnce_EndExactlyAtTheLimit(t *testing.T) {
 	})
 }
 
+// TestBudgets_QuotaRefusesPodsClaim_OneReservation creates claims for a pod that a ResourceQuota refuses after the webhook, as
+// Kubernetes does, and as a user who names a pod as their owner.
+func TestBudgets_QuotaRefusesPodsClaim_OneReservation(t *testing.T) {
+	for account, want := range map[string]string{
+		"system:serviceaccount:kube-system:resource-claim-controller": "1", "system:kube-controller-manager": "1", "system:kube-scheduler": "1",
+		"jane": "6", "system:serviceaccount:team-a:resource-claim-controller": "6", "": "6",
+	} {
+		withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+			e.putBudget("team-a", "8")
+			pass(time.Second)
+			for i := range 6 {
+				c := newClaim("team-a", fmt.Sprint("pod-gpu-", i), h100Class, 1)
+				c.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: "gpu"}
+				c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod", UID: "uid", Controller: new(true)}}
+				request := creation(t, "resourceclaims", "ResourceClaim", c)
+				request.UserInfo.Username = account
+				if a := instances[i%2].Review(t.Context(), request); !a.Allowed {
+					t.Errorf("%s: %s", account, a.Result.Message)
+				}
+			}
+			if b := e.budget("team-a"); used(b) != want || len(b.Status.Reservations) != 6 {
+				t.Errorf("%s: %s used, %d reservations; want %s", account, used(b), len(b.Status.Reservations), want)
+			}
+		})
+	}
+}
+
 func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
 		e.put(newClaim("team-a", "before", h100Class, 2)) // It is older than the budget.
