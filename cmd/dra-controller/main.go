@@ -138,7 +138,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	}
 	if err == nil && c.Preemption {
 		keeper := preempt.New(client, custom, control, recorder, preempt.Options{
-			Driver: c.DriverName, Namespaces: append(c.ExemptNamespaces, c.PodNamespace), Classes: c.ExemptClasses, Violate: c.ViolateBudgets,
+			Driver: c.DriverName, Violate: c.ViolateBudgets,
+			Namespaces: append(c.ExemptNamespaces, c.PodNamespace), Classes: c.ExemptClasses,
 		})
 		err = m.Add(manager.RunnableFunc(keeper.Run))
 	}

@@ -67,7 +67,8 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 // of a pod, cost as much as the largest of them, because only one of their claims comes.
 func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 	own := v1alpha1.Reservation{
-		Claim: claim.Name, UID: claim.UID, For: claim.For, Since: metav1.NewMicroTime(now), Charge: claim.Charge.complete(),
+		Claim: claim.Name, UID: claim.UID, For: claim.For,
+		Since: metav1.NewMicroTime(now), Charge: claim.Charge.complete(),
 	}
 	var was Charge
 	for _, r := range b.Status.Reservations {

@@ -114,7 +114,8 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 		}
 		if r.Resource.Resource == "resourceclaims" && failed == nil && !ptr.Deref(r.DryRun, false) {
 			err = b.reserve(ctx, r.Namespace, budget.Claim{
-				Name: cmp.Or(claim.Name, r.Name, string(r.UID)), UID: cmp.Or(claim.UID, r.UID), Charge: cost, For: entry(r.UserInfo.Username, claim),
+				Name: cmp.Or(claim.Name, r.Name, string(r.UID)), UID: cmp.Or(claim.UID, r.UID), Charge: cost,
+				For: entry(r.UserInfo.Username, claim),
 			})
 		} else {
 			err = b.check(ctx, r.Namespace, cost, failed)
@@ -137,7 +138,8 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 
 // makers are the accounts under which Kubernetes makes claims for pods.
 var makers = []string{
-	"system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager", "system:kube-scheduler",
+	"system:serviceaccount:kube-system:resource-claim-controller",
+	"system:kube-controller-manager", "system:kube-scheduler",
 }
 
 // entry names the pod and the entry of its spec for which Kubernetes makes a claim, or is empty. From other accounts

@@ -264,7 +264,8 @@ func (p *planner) budgetsOf(pod *corev1.Pod) (out []*policyv1.PodDisruptionBudge
 	return out
 }
 
-// victimCost is the cost of a set in the scheduler's own order, which does not know slow pods. Of a set that contains another it is not lower.
+// victimCost is the cost of a set in the scheduler's own order, which does not know slow pods. Of a set that contains
+// another it is not lower.
 type victimCost struct {
 	violations, slow int
 	highest, sum     int64
@@ -304,7 +305,10 @@ func victimsOf(set []*unit) (c victimCost) {
 
 // compare compares all but the start, which counts after the number of pods.
 func (c victimCost) compare(o victimCost) int {
-	return cmp.Or(cmp.Compare(c.violations, o.violations), cmp.Compare(c.slow, o.slow), cmp.Compare(c.highest, o.highest), cmp.Compare(c.sum, o.sum))
+	return cmp.Or(
+		cmp.Compare(c.violations, o.violations), cmp.Compare(c.slow, o.slow),
+		cmp.Compare(c.highest, o.highest), cmp.Compare(c.sum, o.sum),
+	)
 }
 
 // violates reports whether a preemption may not evict a set because of disruption budgets, or of the claims in it.

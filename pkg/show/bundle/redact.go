@@ -13,8 +13,8 @@ import (
 // Redacted stands in the place of a secret.
 const Redacted = "REDACTED"
 
-const secretWords = `passw(?:or)?d|passphrase|pass\b|pwd|pw\b|token|secret|credential|cookie|signature|psk|\bsas|connectionstring|` +
-	`(?:api|access|account|auth|encryption|license|private|shared|signing)[_-]?key`
+const secretWords = `passw(?:or)?d|passphrase|pass\b|pwd|pw\b|token|secret|credential|cookie|signature|psk|\bsas|` +
+	`connectionstring|(?:api|access|account|auth|encryption|license|private|shared|signing)[_-]?key`
 
 // secretName matches names of settings that hold secrets.
 var secretName = regexp.MustCompile(`(?i)` + secretWords + `|private|^auth$`)
