@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
@@ -36,6 +37,8 @@ type Rules struct {
 	Busy sets.Set[string]
 	// Before are pods that wait too and that the scheduler tries first: they take what fits them.
 	Before []Goal
+	// Refused are pods whose eviction was refused a moment ago. Others are taken instead.
+	Refused sets.Set[types.UID]
 	// Kept means that claims which no pod uses keep their devices. Otherwise these count as released in a moment.
 	Kept bool
 	// Now is the time of the question.
@@ -210,6 +213,8 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			fix("its namespace is exempt")
 		case slices.Contains(p.o.preempt.Classes, pod.Spec.PriorityClassName):
 			fix("its PriorityClass is exempt")
+		case p.o.preempt.Refused.Has(pod.UID):
+			fix("its eviction was refused")
 		}
 		if text := Apart(pod); text != "" {
 			fix("%s", text)

@@ -93,6 +93,17 @@ func TestPreempt_Choice_IsTheSchedulersOrder(t *testing.T) {
 	}
 }
 
+// TestPreempt_EvictionRefused_TakesTheNextVictim has two pods, of which the cheaper one is not evicted.
+func TestPreempt_EvictionRefused_TakesTheNextVictim(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 2)
+	first := e.start("first", "a", gpus, of(1, 1))
+	e.start("second", "a", gpus, of(2, 1))
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	e.expect(w, pack.Rules{}, pack.Evict, "first")
+	e.expect(w, pack.Rules{Refused: sets.New(first.UID)}, pack.Evict, "second")
+}
+
 func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 	at := metav1.NewTime(noon)
 	for name, c := range map[string]struct {
