@@ -98,7 +98,7 @@ func TestSite_Browser_SearchesAndChangesColours(t *testing.T) {
 	}
 	b := open(t, "file://"+filepath.Join(out, "docs/index.html"))
 	const colour = `getComputedStyle(document.body).backgroundColor`
-	b.wait(`window.pages?.length > 30 && document.querySelector('nav [aria-current]')`)
+	b.wait(`window.parts?.length > 300 && document.querySelector('nav [aria-current]')`)
 	if versions := b.eval(`[...document.getElementById('version').options].map((o) => o.value + (o.selected ? '*' : '')).join()`); versions != "1.2.3*,1.2.2" {
 		t.Errorf("versions are %s", versions)
 	}
@@ -112,6 +112,13 @@ func TestSite_Browser_SearchesAndChangesColours(t *testing.T) {
 	if none := b.eval(`search.value = 'mig-one nowhere-at-all'; search.dispatchEvent(new Event('input')); document.getElementById('found').innerText`); none != "" {
 		t.Errorf("the search for a word that no page has shows %q", none)
 	}
+	b.eval(`search.value = 'Why is my pod pending?'; search.dispatchEvent(new Event('input')), ''`)
+	waits := b.eval(`document.querySelector('#found a').href`)
+	if !strings.HasSuffix(waits, "/docs/troubleshooting.html#the-pod-stays-pending") {
+		t.Errorf("for a pod that waits, the first hit is %s", waits)
+	}
+	b.eval(`location.hash = '#use', ''`)
+	b.wait(`document.getElementById('found').innerText === ''`)
 	to := b.eval(`search.value = 'preemption'; search.dispatchEvent(new Event('input')); document.querySelector('#found a').href`)
 	if !strings.HasSuffix(to, "/docs/preemption.html") {
 		t.Errorf("the first hit is %s", to)

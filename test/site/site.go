@@ -36,14 +36,19 @@ type site struct {
 	version string
 	files   map[string][]byte
 	pages   map[string]*page // by the path of the source
+	parts   []*part
+	// navigation has the headings and links of docs/README.md.
+	navigation []section
 }
 
 // page is a page in Markdown.
 type page struct {
-	source, url, title string
-	body               []byte // HTML
-	text               string
+	url, title string
+	body       []byte // HTML
 }
+
+// part is a heading with the text below it, which the search finds.
+type part struct{ Title, URL, Text string }
 
 // section is a part of the navigation.
 type section struct {
@@ -53,47 +58,44 @@ type section struct {
 
 type link struct{ Title, URL string }
 
+// all is the page whose links are the navigation.
+const all = "docs/README.md"
+
 // build renders the pages that README.md and docs/README.md reach, and copies the other files that they link to.
 func build(tree fs.FS, version string) (*site, error) {
-	s := &site{tree: tree, version: version, files: map[string][]byte{}, pages: map[string]*page{}}
+	s := &site{
+		tree: tree, version: version, files: map[string][]byte{}, pages: map[string]*page{},
+		navigation: []section{
+			{"gpu-dra-driver", []link{{"Overview", address("README.md")}, {"All pages", address(all)}}},
+		},
+	}
 	if err := s.add("README.md"); err != nil {
 		return nil, err
 	}
-	if err := s.add("docs/README.md"); err != nil {
-		return nil, err
-	}
-	navigation, err := s.navigation()
-	if err != nil {
+	if err := s.add(all); err != nil {
 		return nil, err
 	}
 	layout, err := template.ParseFS(assets, "assets/page.html")
 	if err != nil {
 		return nil, err
 	}
-	type entry struct {
-		Title string `json:"title"`
-		URL   string `json:"url"`
-		Text  string `json:"text"`
-	}
-	var index []entry
 	for _, source := range slices.Sorted(maps.Keys(s.pages)) {
 		p := s.pages[source]
 		var out bytes.Buffer
 		err := layout.Execute(&out, map[string]any{
-			"Root": up(p.url), "Title": p.title, "Version": s.version, "Sections": navigation, "URL": p.url,
+			"Root": up(p.url), "Title": p.title, "Version": s.version, "Sections": s.navigation, "URL": p.url,
 			"Body": template.HTML(p.body), // Of this repository.
 		})
 		if err != nil {
 			return nil, err
 		}
 		s.files[p.url] = out.Bytes()
-		index = append(index, entry{p.title, p.url, p.text})
 	}
-	data, err := json.Marshal(index)
+	data, err := json.Marshal(s.parts)
 	if err != nil {
 		return nil, err
 	}
-	s.files["search.js"] = fmt.Appendf(nil, "window.pages = %s;\n", data)
+	s.files["search.js"] = fmt.Appendf(nil, "window.parts = %s;\n", data)
 	for _, name := range []string{"style.css", "site.js"} {
 		if s.files[name], err = assets.ReadFile("assets/" + name); err != nil {
 			return nil, err
@@ -126,44 +128,48 @@ func (s *site) add(source string) error {
 	if err != nil {
 		return err
 	}
-	p := &page{source: source, url: address(source), title: source}
+	p := &page{url: address(source), title: source}
 	s.pages[source] = p
+	last := &part{Title: source, URL: p.url}
+	s.parts = append(s.parts, last)
 	markdown := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithRendererOptions(html.WithUnsafe()),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 	document := markdown.Parser().Parse(text.NewReader(data), parser.WithContext(parser.NewContext(parser.WithIDs(&anchors{}))))
-	var words strings.Builder
 	err = ast.Walk(document, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
 			return ast.WalkContinue, nil
 		}
 		switch n := n.(type) {
 		case *ast.Heading:
+			title := plain(n, data)
 			if n.Level == 1 && p.title == source {
-				p.title = plain(n, data)
+				p.title, last.Title = title, title
+				break
 			}
+			if n.Level == 2 && source == all {
+				s.navigation = append(s.navigation, section{Title: title})
+			}
+			id, _ := n.AttributeString("id")
+			last = &part{Title: p.title + ": " + title, URL: fmt.Sprintf("%s#%s", p.url, id)}
+			s.parts = append(s.parts, last)
 		case *ast.Text:
-			words.Write(n.Value(data))
-			words.WriteByte(' ')
+			last.Text += string(n.Value(data)) + " "
 		case *ast.CodeBlock, *ast.FencedCodeBlock:
-			for i := range n.Lines().Len() {
-				line := n.Lines().At(i)
-				words.Write(line.Value(data))
-			}
+			last.Text += string(n.Lines().Value(data))
 		case *ast.Link:
-			to, err := s.follow(source, string(n.Destination))
-			n.Destination = []byte(to)
-			return ast.WalkContinue, err
+			n.Destination, err = s.follow(source, n.Destination)
+			if source == all {
+				section := &s.navigation[len(s.navigation)-1]
+				section.Links = append(section.Links, link{plain(n, data), path.Join("docs", string(n.Destination))})
+			}
 		case *ast.Image:
-			to, err := s.follow(source, string(n.Destination))
-			n.Destination = []byte(to)
-			return ast.WalkContinue, err
+			n.Destination, err = s.follow(source, n.Destination)
 		}
-		return ast.WalkContinue, nil
+		return ast.WalkContinue, err
 	})
 	if err != nil {
 		return err
 	}
-	p.text = strings.Join(strings.Fields(words.String()), " ")
 	var out bytes.Buffer
 	if err := markdown.Renderer().Render(&out, data, document); err != nil {
 		return fmt.Errorf("%s: %w", source, err)
@@ -187,32 +193,32 @@ func plain(n ast.Node, source []byte) string {
 }
 
 // follow adds the target of a link to the site, and returns the link to it there.
-func (s *site) follow(source, destination string) (string, error) {
-	u, err := url.Parse(destination)
+func (s *site) follow(source string, destination []byte) ([]byte, error) {
+	u, err := url.Parse(string(destination))
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Path == "" {
 		return destination, err
 	}
 	target := path.Join(path.Dir(source), u.Path)
 	info, err := fs.Stat(s.tree, target)
 	if err != nil {
-		return "", fmt.Errorf("%s links to %s: %w", source, destination, err)
+		return nil, fmt.Errorf("%s links to %s: %w", source, destination, err)
 	}
 	switch {
 	case info.IsDir():
 		if target, err = s.directory(target); err != nil {
-			return "", err
+			return nil, err
 		}
 	case strings.HasSuffix(target, ".md"):
 		if err := s.add(target); err != nil {
-			return "", err
+			return nil, err
 		}
 	default:
 		if s.files[target], err = fs.ReadFile(s.tree, target); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
 	u.Path = up(address(source)) + address(target)
-	return u.String(), nil
+	return []byte(u.String()), nil
 }
 
 // directory adds the page of a directory: its README.md or a list of its files. It returns the page's source.
@@ -225,8 +231,10 @@ func (s *site) directory(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p := &page{source: readme, url: address(readme), title: dir}
+	p := &page{url: address(readme), title: dir}
 	s.pages[readme] = p
+	list := &part{Title: dir, URL: p.url}
+	s.parts = append(s.parts, list)
 	var body strings.Builder
 	fmt.Fprintf(&body, "<h1>%s</h1>\n<ul>\n", template.HTMLEscapeString(dir))
 	for _, e := range entries {
@@ -237,43 +245,12 @@ func (s *site) directory(dir string) (string, error) {
 		if s.files[file], err = fs.ReadFile(s.tree, file); err != nil {
 			return "", err
 		}
-		p.text += " " + e.Name()
+		list.Text += e.Name() + " "
 		fmt.Fprintf(&body, "<li><a href=\"%s\">%s</a></li>\n", url.PathEscape(e.Name()), template.HTMLEscapeString(e.Name()))
 	}
 	body.WriteString("</ul>\n")
 	p.body = []byte(body.String())
 	return readme, nil
-}
-
-// navigation returns the sections of docs/README.md with the pages in their tables.
-func (s *site) navigation() ([]section, error) {
-	const source = "docs/README.md"
-	data, err := fs.ReadFile(s.tree, source)
-	if err != nil {
-		return nil, err
-	}
-	markdown := goldmark.New(goldmark.WithExtensions(extension.GFM))
-	list := []section{{Title: "gpu-dra-driver", Links: []link{{"Overview", address("README.md")}, {"All pages", address(source)}}}}
-	err = ast.Walk(markdown.Parser().Parse(text.NewReader(data)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if !entering {
-			return ast.WalkContinue, nil
-		}
-		switch n := n.(type) {
-		case *ast.Heading:
-			if n.Level == 2 {
-				list = append(list, section{Title: plain(n, data)})
-			}
-		case *ast.Link:
-			to, err := s.follow(source, string(n.Destination))
-			if err != nil {
-				return ast.WalkStop, err
-			}
-			last := &list[len(list)-1]
-			last.Links = append(last.Links, link{plain(n, data), path.Join("docs", to)})
-		}
-		return ast.WalkContinue, nil
-	})
-	return list, err
 }
 
 // anchors makes the identifiers of headings as GitHub does.

@@ -108,7 +108,7 @@ func TestSite_Links_LeadToFilesOfTheSite(t *testing.T) {
 	if list := string(s.files["demo/index.html"]); !strings.Contains(list, `<a href="b%20c.yaml">b c.yaml</a>`) {
 		t.Errorf("the list of demo/ is\n%s", list)
 	}
-	data, _ := strings.CutPrefix(strings.TrimSuffix(string(s.files["search.js"]), ";\n"), "window.pages = ")
+	data, _ := strings.CutPrefix(strings.TrimSuffix(string(s.files["search.js"]), ";\n"), "window.parts = ")
 	var index []struct{ Title, URL, Text string }
 	if err := json.Unmarshal([]byte(data), &index); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestSite_Links_LeadToFilesOfTheSite(t *testing.T) {
 			found = p.URL + " " + p.Title
 		}
 	}
-	if found != "docs/one.html One page" || len(index) != 4 {
-		t.Errorf("search finds %q in %d pages", found, len(index))
+	if found != "docs/one.html#a-heading-with-marks-1 One page: A heading: with, marks" || len(index) != 7 {
+		t.Errorf("search finds %q in %d parts", found, len(index))
 	}
 }
