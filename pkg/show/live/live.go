@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -295,20 +297,20 @@ func (r Row) usedPart() *float64 {
 
 func memory(r Row) string {
 	if r.MemoryUsedBytes == nil {
-		return gauge(nil) + " " + pad("-", 8)
+		return gauge(nil) + " -"
 	}
 	text := gib(*r.MemoryUsedBytes)
 	if r.MemoryTotalBytes != nil {
 		text += "/" + gib(*r.MemoryTotalBytes)
 	}
-	return gauge(r.usedPart()) + " " + pad(text+"Gi", 8)
+	return gauge(r.usedPart()) + " " + text + "Gi"
 }
 
 func gib(bytes float64) string { return fmt.Sprintf("%.0f", bytes/(1<<30)) }
 
 func percent(v *float64) string {
 	if v == nil {
-		return gauge(nil) + " " + pad("-", 4)
+		return gauge(nil) + " -"
 	}
 	return gauge(v) + fmt.Sprintf(" %3.0f%%", 100**v)
 }
@@ -322,16 +324,10 @@ func gauge(v *float64) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", bar-full)
 }
 
-// pad makes a text so many columns wide. Names of Kubernetes have a column for each letter.
+// pad makes a text so many columns wide.
 func pad(text string, width int) string {
-	letters := []rune(text)
-	switch {
-	case width <= 0:
-		return ""
-	case len(letters) > width:
-		return string(letters[:width-1]) + "…"
-	}
-	return text + strings.Repeat(" ", width-len(letters))
+	text = ansi.Truncate(text, width, "…")
+	return text + strings.Repeat(" ", width-ansi.StringWidth(text))
 }
 
 // String is the screen: as many lines as it is high, none longer than it is wide.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -132,19 +133,18 @@ func TestScreen_Golden_HasBarsAndHolders(t *testing.T) {
 
 // TestScreen_EachSizeAndKey_FitsTheTerminal presses keys at terminals of all sizes, with and without colours.
 func TestScreen_EachSizeAndKey_FitsTheTerminal(t *testing.T) {
-	codes := regexp.MustCompile("\x1b\\[[0-9]*m")
 	for width := range 130 {
 		for _, height := range []int{0, 1, 2, 3, 4, 24} {
 			s := screen(20, width, height)
 			s.Colours = width%2 == 0
-			for _, key := range []string{"", "down", "pgdown", "end", "s", "up", "s", "pgup", "home", "s", "/", "a", "ä", "backspace", "backspace", "backspace", "x", "enter", "esc", "G", "unknown"} {
+			for _, key := range []string{"", "down", "pgdown", "end", "s", "up", "s", "pgup", "home", "s", "/", "a", "ä", "backspace", "backspace", "backspace", "界", "x", "enter", "esc", "G", "unknown"} {
 				s.Key(key)
 				lines := strings.Split(s.String(), "\n")
 				if height > 2 && len(lines) != height {
 					t.Fatalf("%d×%d after %q: %d lines", width, height, key, len(lines))
 				}
 				for _, line := range lines {
-					if n := len([]rune(codes.ReplaceAllString(line, ""))); n > width {
+					if n := ansi.StringWidth(line); n > width {
 						t.Fatalf("%d×%d after %q: a line has %d columns: %q", width, height, key, n, line)
 					}
 				}

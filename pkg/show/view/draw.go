@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/charmbracelet/x/ansi"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -229,14 +230,11 @@ func (d Drawing) colour(holder int, text string) string {
 
 // fit cuts text to the width, and replaces characters that a terminal would interpret.
 func (d Drawing) fit(text string) string {
-	out := []rune(strings.Map(func(r rune) rune {
+	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
-	}, text))
-	if len(out) > d.Width {
-		out = append(out[:d.Width-1], '~')
-	}
-	return strings.TrimRight(string(out), " ")
+	}, text)
+	return strings.TrimRight(ansi.Truncate(text, d.Width, "~"), " ")
 }
