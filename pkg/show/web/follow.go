@@ -43,8 +43,8 @@ type Resource struct {
 	Else *Resource
 }
 
-// The start of a list or watch fails after requestLimit. A failed request is repeated after retryPause, and a list that
-// the user may not watch after pollInterval.
+// A page of a list fails after requestLimit. A failed request is repeated after retryPause, and a list that the user may
+// not watch after pollInterval.
 const (
 	requestLimit = time.Minute
 	retryPause   = 2 * time.Second
@@ -52,6 +52,8 @@ const (
 )
 
 // Follow keeps the objects of a resource in the cluster, until the context ends. Notes on the page say what it lacks.
+// client-go's reflector does not report a watch that ends with an error, holds a whole list at once, and has one pause
+// for all errors.
 func (c *Cluster) Follow(ctx context.Context, r Resource) {
 	for ctx.Err() == nil {
 		version, err := c.list(ctx, r)
