@@ -139,7 +139,7 @@ func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver
 	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
 	n.metrics.CollectStuck(claims.mig)
 	n.metrics.CollectHolders(m.holders, g.scans)
-	n.metrics.CollectUsage(m.meter.Account)
+	n.metrics.CollectUsage(m.meter)
 	return &driver{n, g, s, claims, f, m, instance}, nil
 }
 

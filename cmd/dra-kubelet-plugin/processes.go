@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/internal/procfs"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/sampler"
-	"gpu-dra-driver/pkg/node/usage/meter"
+	gpuusage "gpu-dra-driver/pkg/node/usage"
 )
 
 // ownProc is the /proc of this process's PID namespace.
@@ -26,7 +26,7 @@ type measurements struct {
 	usage   *podresources.Usage
 	holders *podresources.Holders
 	sampler *sampler.Sampler
-	meter   *meter.Meter
+	meter   *gpuusage.Meter
 }
 
 func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *measurements {
@@ -39,10 +39,10 @@ func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *meas
 	}
 	samples := sampler.New(o)
 	holders := podresources.NewHolders(usage, podresources.HoldersOptions{SysRoot: n.SysRoot, AllowReset: n.AllowReset, Changed: n.changed})
-	return &measurements{usage, holders, samples, meter.New(n.machine, meter.Options{
-		Path: filepath.Join(stateDir(n.Config), "usage.json"), Records: c.engine, Scans: g.scans,
-		DevicePlugins: g.devicePlugins, Instance: instance, Samples: samples,
-	})}
+	// Earlier versions kept the sums of GPU seconds in this file. Nothing reads one that stays.
+	_ = n.machine.Remove("usage.remove", filepath.Join(stateDir(n.Config), "usage.json"))
+	meter := gpuusage.NewMeter(c.engine, g.scans, g.devicePlugins, samples, instance)
+	return &measurements{usage, holders, samples, meter}
 }
 
 // measured reports whether metrics of GPUs are served.

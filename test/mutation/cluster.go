@@ -341,9 +341,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/demand/objects", Test: "TestAsks_ObjectsChange_CountsFollow",
 	},
 	{
-		Name: "past namespaces have series without limit", File: "pkg/node/usage/account.go",
-		Old: "i >= keepNamespaces || ", New: "i < 0 || ",
-		Package: "./pkg/node/usage", Test: "TestAccount_ManyNamespaces_LastOnesStay",
+		Name: "past namespaces have series without limit", File: "pkg/node/usage/usage.go",
+		Old: "past > keepNamespaces || ", New: "past > 2*keepNamespaces || ",
+		Package: "./pkg/node/usage", Test: "TestCounters_ManyNamespaces_LastOnesStay",
 	},
 	{
 		Name: "an unknown value that selectors may read is left out", File: "pkg/node/resourceslices/device.go",

@@ -57,11 +57,6 @@ var formMutations = []Mutation{
 		Package: "./pkg/claim/record", Test: "TestGPU_EarlierForms_AreRead",
 	},
 	{
-		Name: "a key of GPU seconds is renamed", File: "pkg/node/usage/account.go",
-		Old: "`json:\"namespaces\"`", New: "`json:\"tenants\"`",
-		Package: "./pkg/node/usage/meter", Test: "TestLoad_EarlierForms_AreRead",
-	},
-	{
 		Name: "the record of another board in a slot counts", File: "pkg/claim/record/gpu.go",
 		Old: "r.BootID == boot && r.UUID == uuid:", New: "r.BootID == boot:",
 		Package: "./pkg/claim/record", Test: "TestGPUs_AnotherBoardInSlot_RecordIsNotUsed",

@@ -27,7 +27,7 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/metrics"
-	"gpu-dra-driver/pkg/node/usage/meter"
+	"gpu-dra-driver/pkg/node/usage"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
@@ -57,7 +57,7 @@ type Options struct {
 	Settings *executor.Settings
 	XIDs     XIDOptions
 	// Meter counts GPU seconds of claims. Default: none.
-	Meter *meter.Meter
+	Meter *usage.Meter
 	// Background runs concurrently until its context ends.
 	Background []Runner
 }
@@ -99,7 +99,7 @@ func (f fatal) fail(err error) {
 type changes struct {
 	node    *publishing.Node
 	watcher *watcher.Watcher
-	meter   *meter.Meter
+	meter   *usage.Meter
 	// unneeded requests a restoration of settings.
 	unneeded notify.Trigger
 }

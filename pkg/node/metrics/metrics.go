@@ -29,6 +29,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/sampler"
+	"gpu-dra-driver/pkg/node/usage"
 	"gpu-dra-driver/pkg/wire/metric"
 )
 
@@ -94,6 +95,9 @@ func New(o Options) *Metrics {
 func (m *Metrics) CollectRecords(r Records, users Users, samples Samples) {
 	m.registry.MustRegister(&recordsCollector{r, users, samples, m.node, m.driver}, &devicesCollector{samples, m.node})
 }
+
+// CollectUsage adds the metrics of GPU seconds.
+func (m *Metrics) CollectUsage(u prometheus.Collector) { m.registry.MustRegister(u) }
 
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
@@ -335,7 +339,7 @@ var (
 
 // Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []metric.Entry {
-	return metric.Sorted(slices.Concat(recordMetrics, deviceCatalogue(), usageMetrics, []metric.Entry{
+	return metric.Sorted(slices.Concat(recordMetrics, deviceCatalogue(), usage.Metrics, []metric.Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, refusedDevices, lastPublish,
 		publishErrors, recoveries, backgroundErrors, xidErrors, gpuInfo, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
 		devicePluginGPUs, stuckPartitions, migHolders, metric.BuildInfo,

@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/sampler"
-	gpuusage "gpu-dra-driver/pkg/node/usage"
+	"gpu-dra-driver/pkg/node/usage"
 	"gpu-dra-driver/pkg/wire/metric"
 )
 
@@ -117,6 +117,17 @@ func TestCollectStuck_PartitionsOfTwoGPUs_AreCounted(t *testing.T) {
 	t.Errorf("%v", families)
 }
 
+// seconds serves the metrics of a usage.Meter.
+type seconds struct{}
+
+func (seconds) Describe(out chan<- *prometheus.Desc) { metric.Describe(out, usage.Metrics...) }
+
+func (seconds) Collect(out chan<- prometheus.Metric) {
+	for _, e := range usage.Metrics {
+		e.Send(out, 1, e.Labels...)
+	}
+}
+
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") })
@@ -125,13 +136,7 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	})
 	m.CollectStuck(stuck{"0000:01:00.0": {{}}})
 	m.CollectHolders(holders{"0000:01:00.0": "nv-hostengine", "gone": "x"}, scan{GPUs: []gpu.GPU{{PCIAddress: "0000:01:00.0"}}})
-	m.CollectUsage(func() (gpuusage.Account, bool) {
-		return gpuusage.Account{
-			GPUs:       map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},
-			Claims:     map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1", Source: "gpm", Watched: true}}}},
-			Namespaces: map[string]gpuusage.Namespace{"n": {Seconds: map[string]float64{"m": 1}}},
-		}, true
-	})
+	m.CollectUsage(seconds{})
 	observeAll(m)
 	m.SetRefused([]string{"gpu-0000-01-00-0"})
 	families, err := m.registry.Gather()

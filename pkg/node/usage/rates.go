@@ -9,98 +9,130 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/node/sampler"
+	"gpu-dra-driver/pkg/partition/layout"
 )
 
-// State says what a part of a GPU is doing.
-type State string
-
+// The states of parts of a GPU.
 const (
-	// Allocated parts belong to claims.
-	Allocated State = "allocated"
-	// Free parts are available to claims.
-	Free State = "free"
-	// Unhealthy parts belong to no claim, and their GPU has a fault or is missing.
-	Unhealthy State = "unhealthy"
-	// Blocked parts belong to no claim, and no claim can get them. Either no partition fits in the rest of the GPU, or
+	// allocated parts belong to claims.
+	allocated = "allocated"
+	// free parts are available to claims.
+	free = "free"
+	// unhealthy parts belong to no claim, and their GPU has a fault or is missing.
+	unhealthy = "unhealthy"
+	// blocked parts belong to no claim, and no claim can get them. Either no partition fits in the rest of the GPU, or
 	// its shares are used up, or a device plugin serves the GPU.
-	Blocked State = "blocked"
+	blocked = "blocked"
 )
 
-// States are all states.
-var States = []State{Allocated, Free, Unhealthy, Blocked}
-
-// memorySlices returns the number of memory slices of a board, 0 if it has no MIG.
-func memorySlices(g gpu.GPU) int {
-	n := 0
-	for _, p := range g.MIG.Profiles {
-		for _, at := range p.Placements {
-			n = max(n, at.End())
+// ratesOf returns what each series gains in a second: GPUs or parts of them, and 1 or 0 for the time of processes.
+func (c *counters) ratesOf(o observation) map[series]float64 {
+	out := map[series]float64{}
+	for _, g := range c.boards {
+		var held []plan.Device
+		for n := range o.plans {
+			held = append(held, o.charge(out, g, n)...)
+		}
+		for state, part := range o.states(g, held) {
+			out[of(&gpuSeconds, g.UUID, g.ProductName, state)] = part
 		}
 	}
-	return n
+	return out
 }
 
-// weightOf returns a device's part of its board, 0 to 1. A partition has the part of its memory slices. A share has the
-// larger of its parts of memory and compute. Admin access weighs nothing.
-func weightOf(d plan.Device, boardSlices int) float64 {
-	weight := 1.
-	switch {
-	case d.Admin:
-		return 0
-	case d.Kind == gpu.KindMIG && boardSlices == 0:
-		return 0 // No scan has found the board's slices.
-	case d.Kind == gpu.KindMIG:
-		weight = min(1, float64(d.Partition.Size)/float64(boardSlices))
+// charge adds the rates of a claim on a board, and returns its devices there. Admin access holds nothing.
+func (o observation) charge(out map[series]float64, g gpu.GPU, n int) (own []plan.Device) {
+	claim, active, occupied, source := o.plans[n].Claim, 0., float64(sampler.Absent), ""
+	for i, d := range o.plans[n].Devices {
+		if d.PCIAddress != g.PCIAddress || d.Admin {
+			continue
+		}
+		own = append(own, d)
+		u, measured := o.uses[[2]int{n, i}]
+		if !measured {
+			continue
+		}
+		occupied = max(occupied, min(1, u.Processes))
+		if size := sizeOf(d, g); size > 0 && u.Utilization != sampler.Absent {
+			active += size * min(sharePart(d.Share), u.Utilization)
+			if source = "nvml"; d.Kind == gpu.KindMIG {
+				source = "gpm"
+			}
+		}
 	}
-	return weight * sharePart(d.Share)
+	if len(own) == 0 {
+		return nil
+	}
+	_, part := takenBy(own, g)
+	labels := []string{claim.Namespace, claim.Name, claim.UID, own[0].UUID, g.ProductName}
+	out[of(&claimAllocated, labels...)] = part
+	out[of(&namespaceAllocated, claim.Namespace, g.ProductName)] += part
+	if occupied >= 0 {
+		out[of(&claimOccupied, labels...)] = occupied
+	}
+	if source != "" {
+		out[of(&claimActive, append(labels, source)...)] = min(active, part)
+	}
+	return own
 }
 
+// sizeOf returns the part of its board that a device with all its shares has, 0 to 1. A partition has the part of its
+// memory slices.
+func sizeOf(d plan.Device, g gpu.GPU) float64 {
+	if d.Kind != gpu.KindMIG {
+		return 1
+	}
+	if n := layout.Slices(g.MIG.Profiles); n > 0 {
+		return min(1, float64(d.Partition.Size)/float64(n))
+	}
+	return 0 // No scan has found the board's slices.
+}
+
+// sharePart returns the part of its device that a share has: the larger of its parts of memory and compute.
 func sharePart(s plan.Share) float64 {
-	if s == (plan.Share{}) || s.DeviceMemoryBytes == 0 {
+	if s.DeviceMemoryBytes == 0 {
 		return 1
 	}
 	return min(1, max(float64(s.MemoryBytes)/float64(s.DeviceMemoryBytes), float64(s.Compute)/100))
 }
 
-// together returns the part of a board that devices on it have, 0 to 1. The shares of a device can take more of memory
-// and compute together than the device has of each, but they have at most the device.
-func together(devices []plan.Device, boardSlices int) (sum float64) {
-	taken := map[string]float64{}
-	for _, d := range devices {
-		if d.Admin {
-			continue
-		}
-		whole := d
-		whole.Share = plan.Share{}
-		more := min(weightOf(d, boardSlices), weightOf(whole, boardSlices)-taken[d.Name])
-		taken[d.Name] += more
-		sum += more
+// taken is a device of claims on a board, with the sum of its shares.
+type taken struct {
+	plan.Device
+	shares plan.Use
+	// size is the device's part of the board, and part the shares' part of the device. The shares can take more of
+	// memory and compute together than the device has of each, but they have at most the device.
+	size, part float64
+}
+
+// takenBy returns the devices of claims on a board by name, and the part of the board that they have, 0 to 1.
+func takenBy(held []plan.Device, g gpu.GPU) (devices map[string]taken, sum float64) {
+	devices = map[string]taken{}
+	for _, d := range held {
+		t, size := devices[d.Name], sizeOf(d, g)
+		more := min(sharePart(d.Share), 1-t.part)
+		t.shares.Add(d.Share)
+		devices[d.Name] = taken{d, t.shares, size, t.part + more}
+		sum += size * more
 	}
-	return min(1, sum)
+	return devices, min(1, sum)
 }
 
-// board is a GPU with the devices of claims on it.
-type board struct {
-	gpu     gpu.GPU
-	present bool
-	slices  int
-	served  bool
-	held    []plan.Device
-}
-
-// states returns the parts of the board in each state, which add up to 1.
-func (b board) states() map[State]float64 {
-	allocated := together(b.held, b.slices)
-	out := map[State]float64{Allocated: allocated}
-	rest := 1 - allocated
+// states returns the parts of a board in each state, which add up to 1.
+func (o observation) states(g gpu.GPU, held []plan.Device) map[string]float64 {
+	devices, part := takenBy(held, g)
+	out := map[string]float64{allocated: part, free: 0, unhealthy: 0, blocked: 0}
+	_, present := o.snapshot.ByAddress(g.PCIAddress)
+	_, served := o.served[g.PCIAddress]
 	switch {
-	case !b.present || slices.ContainsFunc(b.gpu.Faults, takesGPU):
-		out[Unhealthy] = rest
-	case b.served:
-		out[Blocked] = rest
+	case !present || slices.ContainsFunc(g.Faults, takesGPU):
+		out[unhealthy] = 1 - part
+	case served:
+		out[blocked] = 1 - part
 	default:
-		out[Free] = min(rest, b.free())
-		out[Blocked] = rest - out[Free]
+		out[free] = max(0, min(1-part, available(devices, held, g)))
+		out[blocked] = 1 - part - out[free]
 	}
 	return out
 }
@@ -111,79 +143,33 @@ func takesGPU(f gpu.Fault) bool {
 	return !known || !state.GroupsOnly
 }
 
-// free returns the part of a healthy board that claims can still get.
-func (b board) free() float64 {
-	shares, held := map[string]plan.Use{}, map[string][]plan.Device{}
-	devices := map[string]plan.Device{}
-	for _, d := range b.held {
-		if d.Admin {
-			continue
-		}
-		devices[d.Name], held[d.Name] = d, append(held[d.Name], d)
-		use := shares[d.Name]
-		use.Add(d.Share)
-		shares[d.Name] = use
-	}
-	if len(devices) == 0 {
+// available returns the part of a healthy board that claims can still get: the rest of devices with room for another
+// share, and memory slices for further partitions.
+func available(devices map[string]taken, held []plan.Device, g gpu.GPU) (sum float64) {
+	if len(held) == 0 {
 		return 1
 	}
-	free := 0.
-	for name, d := range devices {
-		if !d.Partial() || full(shares[name], d.Share) {
-			continue
+	compute, most, usable := 0, 0, map[int]bool{}
+	for _, t := range devices {
+		s := t.Share
+		if t.shares.MemoryBytes < s.DeviceMemoryBytes && (s.MaxShares == 0 || t.shares.Count < s.MaxShares) {
+			sum += t.size * (1 - t.part)
 		}
-		whole := d
-		whole.Share = plan.Share{}
-		free += weightOf(whole, b.slices) - together(held[name], b.slices)
-	}
-	return max(0, free) + b.freeSlices(devices)
-}
-
-// freeSlices returns the part of the board's memory slices that a further partition can use.
-func (b board) freeSlices(devices map[string]plan.Device) float64 {
-	usable := make([]bool, b.slices)
-	compute, most := 0, 0
-	for _, p := range b.gpu.MIG.Profiles {
-		most = max(most, p.Slices)
-	}
-	for _, d := range devices {
-		if d.Kind != gpu.KindMIG {
-			return 0
-		}
-		p, _ := b.gpu.MIG.ProfileNamed(d.Partition.Profile)
+		p, _ := g.MIG.ProfileNamed(t.Partition.Profile)
 		compute += p.Slices
 	}
-	for _, p := range b.gpu.MIG.Profiles {
-		if compute+p.Slices > most {
-			continue
-		}
+	for _, p := range g.MIG.Profiles {
+		most = max(most, p.Slices)
+	}
+	for _, p := range g.MIG.Profiles {
 		for _, at := range p.Placements {
-			if !overlaps(at, devices) {
-				for i := at.Start; i < at.End(); i++ {
-					usable[i] = true
-				}
+			fits := !slices.ContainsFunc(held, func(d plan.Device) bool {
+				return d.Kind != gpu.KindMIG || at.Overlaps(d.Partition.Placement())
+			})
+			for i := at.Start; i < at.End() && fits && compute+p.Slices <= most; i++ {
+				usable[i] = true
 			}
 		}
 	}
-	n := 0
-	for _, is := range usable {
-		if is {
-			n++
-		}
-	}
-	return float64(n) / float64(max(1, b.slices))
-}
-
-func overlaps(at gpu.Placement, devices map[string]plan.Device) bool {
-	for _, d := range devices {
-		if at.Overlaps(d.Partition.Placement()) {
-			return true
-		}
-	}
-	return false
-}
-
-// full reports whether a shared device has no room for another share.
-func full(u plan.Use, s plan.Share) bool {
-	return u.MemoryBytes >= s.DeviceMemoryBytes || s.MaxShares > 0 && u.Count >= s.MaxShares
+	return sum + float64(len(usable))/float64(max(1, layout.Slices(g.MIG.Profiles)))
 }
