@@ -160,7 +160,8 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
 		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
 		HealthcheckPort: d.HealthcheckPort, Client: d.client, Inventory: scanner, Instance: d.instance, SchedulerVersion: d.Scheduler,
-		DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace, Idle: freeMemory, Settings: settings, Meter: d.measurements.meter,
+		DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace,
+		Idle: freeMemory, Settings: settings, ClaimsChanged: d.measurements.meter.Changed,
 		XIDs: kubeletplugin.XIDOptions{
 			Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Locks: d.gpus.watcher, Health: d.faults.tracker,
 			Polls: d.gpus.xids, Ignore: d.XIDs.Ignore,

@@ -27,11 +27,10 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/metrics"
-	"gpu-dra-driver/pkg/node/usage"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
-// Options configures a Plugin. PodUID, SchedulerVersion, Meter and Background are optional.
+// Options configures a Plugin. PodUID, SchedulerVersion, ClaimsChanged and Background are optional.
 type Options struct {
 	Driver, Node string
 	// PodUID allows two instances at once; it is empty for a single one.
@@ -56,8 +55,8 @@ type Options struct {
 	// Settings restores GPU settings that no claim needs, after releases and at intervals.
 	Settings *executor.Settings
 	XIDs     XIDOptions
-	// Meter counts GPU seconds of claims. Default: none.
-	Meter *usage.Meter
+	// ClaimsChanged is fired after each preparation and release. Default: none.
+	ClaimsChanged notify.Trigger
 	// Background runs concurrently until its context ends.
 	Background []Runner
 }
@@ -99,7 +98,7 @@ func (f fatal) fail(err error) {
 type changes struct {
 	node    *publishing.Node
 	watcher *watcher.Watcher
-	meter   *usage.Meter
+	claims  notify.Trigger
 	// unneeded requests a restoration of settings.
 	unneeded notify.Trigger
 }
@@ -119,9 +118,7 @@ func (c *changes) released() {
 
 func (c *changes) changed() {
 	c.watcher.Changed()
-	if c.meter != nil {
-		c.meter.Changed()
-	}
+	c.claims.Fire()
 }
 
 const (
@@ -157,7 +154,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 		Library: o.XIDs.Library, ProcRoot: o.XIDs.ProcRoot, SysRoot: o.XIDs.SysRoot, Locks: o.XIDs.Locks, Records: engine,
 		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore}, XIDs: o.XIDs.Polls, Poll: o.Inventory.Trigger,
 	})
-	changes := &changes{node, p.watcher, o.Meter, notify.NewTrigger()}
+	changes := &changes{node, p.watcher, o.ClaimsChanged, notify.NewTrigger()}
 	p.recovery = newRecovery(engine, claims, events, m, changes, p.fatal, o)
 	p.calls = newCalls(m, node.Changed)
 	p.service = &service{

@@ -27,12 +27,14 @@ type Samples interface {
 
 // Meter counts GPU seconds. It is a prometheus.Collector, and safe for concurrent use.
 type Meter struct {
+	// Changed makes Run read the claims again.
+	Changed notify.Trigger
+
 	records       plan.Held
 	scans         *inventory.Latest
 	devicePlugins plan.DevicePlugins
 	samples       Samples
 	instance      *host.Instance
-	changed       notify.Trigger
 
 	mu       sync.Mutex
 	counters counters
@@ -44,18 +46,15 @@ type Meter struct {
 // NewMeter returns a Meter, which reports while the instance is the node's newest.
 func NewMeter(r plan.Held, scans *inventory.Latest, d plan.DevicePlugins, s Samples, instance *host.Instance) *Meter {
 	return &Meter{
+		Changed:       notify.NewTrigger(),
 		records:       r,
 		scans:         scans,
 		devicePlugins: d,
 		samples:       s,
 		instance:      instance,
-		changed:       notify.NewTrigger(),
 		counters:      newCounters(),
 	}
 }
-
-// Changed makes Run read the claims again. It does not block.
-func (m *Meter) Changed() { m.changed.Fire() }
 
 // settle is the time for which changes of claims are collected, since each reads all records.
 const settle = 100 * time.Millisecond
@@ -73,7 +72,7 @@ func (m *Meter) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-m.changed:
+		case <-m.Changed:
 			time.Sleep(settle)
 		case <-time.After(sampler.Interval):
 		}

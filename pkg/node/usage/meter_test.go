@@ -210,7 +210,7 @@ func TestMeter_ClaimsChange_CountedAtOnce(t *testing.T) {
 		go func() { defer close(done); m.Run(ctx) }()
 		synctest.Wait()
 		f.held = true
-		m.Changed()
+		m.Changed.Fire()
 		time.Sleep(settle)
 		synctest.Wait()
 		time.Sleep(time.Second)
