@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // Rules are the rules of a preemption.
@@ -144,22 +145,13 @@ func Apart(pod *corev1.Pod) string {
 			switch {
 			case strings.HasPrefix(key, "kueue.x-k8s.io/"):
 				return "Kueue manages it"
-			case Marks(key):
+			case waiting.Marks(key):
 				return "it belongs to a gang"
 			}
 		}
 	}
 	return ""
 }
-
-// Marks reports whether a label or annotation of this name marks the pods of Kueue or of a gang.
-func Marks(key string) bool {
-	domain, name, _ := strings.Cut(key, "/")
-	return domain == "kueue.x-k8s.io" || slices.Contains(gangs, domain) || domain == "scheduling.k8s.io" && name == "group-name"
-}
-
-// gangs are the domains of labels and annotations with which gang schedulers mark their pods.
-var gangs = []string{"scheduling.x-k8s.io", "pod-group.scheduling.sigs.k8s.io", "scheduling.volcano.sh"}
 
 const (
 	// leavesWithin is the time within which a pod leaves whose devices count as room. One with a longer grace period

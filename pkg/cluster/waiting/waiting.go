@@ -128,3 +128,13 @@ func hashed(parts ...encoder) uint64 {
 	}
 	return h.Sum64()
 }
+
+// Marks reports whether a label or annotation of this name marks the pods of Kueue or of a gang.
+func Marks(key string) bool {
+	domain, name, _ := strings.Cut(key, "/")
+	return domain == "kueue.x-k8s.io" || slices.Contains(gangs, domain) ||
+		domain == "scheduling.k8s.io" && name == "group-name"
+}
+
+// gangs are the domains of labels and annotations with which gang schedulers mark their pods.
+var gangs = []string{"scheduling.x-k8s.io", "pod-group.scheduling.sigs.k8s.io", "scheduling.volcano.sh"}
