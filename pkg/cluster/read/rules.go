@@ -6,6 +6,8 @@ package read
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,4 +48,35 @@ func TaintRules(ctx context.Context, client dynamic.Interface) (rules []resource
 		return rules, version, err
 	}
 	return nil, "", nil
+}
+
+// freshFor is the time for which Rules answers without a request.
+const freshFor = 20 * time.Second
+
+// Rules reads DeviceTaintRules, and answers with the last ones for a moment. It is safe for concurrent use.
+type Rules struct {
+	client dynamic.Interface
+
+	mu   sync.Mutex
+	last []*resourceapi.DeviceTaintRule
+	err  error
+	at   time.Time
+}
+
+// NewRules returns Rules, which makes no request yet.
+func NewRules(client dynamic.Interface) *Rules { return &Rules{client: client} }
+
+// All returns the rules. Those that are known are right also with an error. Errors are kept for a moment too, because a
+// missing right would cost a request for each answer.
+func (r *Rules) All(ctx context.Context) ([]*resourceapi.DeviceTaintRule, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at.IsZero() || time.Since(r.at) >= freshFor {
+		all, _, err := TaintRules(ctx, r.client)
+		r.last, r.err, r.at = nil, err, time.Now()
+		for i := range all {
+			r.last = append(r.last, &all[i])
+		}
+	}
+	return r.last, r.err
 }

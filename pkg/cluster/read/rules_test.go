@@ -7,6 +7,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -51,4 +53,32 @@ func TestTaintRules_OddRuleOrError_IsAnError(t *testing.T) {
 			t.Errorf("%s: %d rules of version %q, %v", name, len(rules), version, err)
 		}
 	}
+}
+
+// TestRules_AskedOften_ReadsSeldom has a server that fails once.
+func TestRules_AskedOften_ReadsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lists := map[schema.GroupVersionResource]string{}
+		for _, v := range RuleVersions {
+			lists[RuleResource(v)] = "DeviceTaintRuleList"
+		}
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
+		requests := 0
+		client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			requests++
+			return requests == 1, nil, errors.New("connection refused")
+		})
+		rules := NewRules(client)
+		for step, fails := range []bool{true, true, false, false} {
+			if step == 2 {
+				time.Sleep(freshFor)
+			}
+			if _, err := rules.All(t.Context()); (err != nil) != fails {
+				t.Errorf("step %d: %v", step, err)
+			}
+		}
+		if requests != 2 {
+			t.Errorf("%d requests", requests)
+		}
+	})
 }
