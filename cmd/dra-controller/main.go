@@ -40,6 +40,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/podevents"
 	"gpu-dra-driver/pkg/cluster/preempt"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2
@@ -97,7 +98,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		return fmt.Errorf("prepare to run: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
+	custom, failed := dynamic.NewForConfig(config)
+	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("make a client for the API server: %w", err)
 	}
 	const recentEvents = 512 // Objects whose Events are remembered, to count repetitions.
@@ -105,10 +107,6 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
-	custom, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client for the API server: %w", err)
-	}
 	var budgets dynamic.Interface
 	var path *controller.ReviewPath
 	if c.Budgets && c.Webhook {
@@ -119,7 +117,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	}
 	control := controller.New(c.DriverName, client, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand, MaxServingNodes: c.MaxServingNodes,
-		Events: recorder, Waiting: c.PodEvents || c.Preemption, Prices: c.GPUPrices, Budgets: budgets, ReviewPath: path,
+		Events: recorder, Waiting: c.PodEvents || c.Preemption, Preemption: c.Preemption,
+		Prices: c.GPUPrices, Budgets: budgets, ReviewPath: path,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -129,15 +128,16 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrlmetrics.Registry.MustRegister(metrics.Clusters(control.Cluster))
 	reviews := metrics.NewReviews(ctrlmetrics.Registry, version)
 	err = errors.Join(
-		m.Add(always{manager.RunnableFunc(control.Observe)}),
+		m.Add(always{control.Observe}),
 		m.Add(manager.RunnableFunc(control.Lead)),
 	)
+	rules := read.NewRules(custom)
 	if err == nil && c.PodEvents {
-		keeper := podevents.New(client, custom, control, podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers})
-		err = m.Add(manager.RunnableFunc(keeper.Run))
+		o := podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers}
+		err = m.Add(manager.RunnableFunc(podevents.New(client, rules, control, o).Run))
 	}
 	if err == nil && c.Preemption {
-		keeper := preempt.New(client, custom, control, recorder, preempt.Options{
+		keeper := preempt.New(client, rules, control, recorder, preempt.Options{
 			Driver: c.DriverName, Violate: c.ViolateBudgets,
 			Namespaces: append(c.ExemptNamespaces, c.PodNamespace), Classes: c.ExemptClasses,
 		})
@@ -190,9 +190,9 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 	if path != nil {
 		ready.Checks["path"] = func(*http.Request) error { return path.Synced() }
 		server.Server.Handler = path.Watch(server.Server.Handler)
-		err = m.Add(always{manager.RunnableFunc(path.Run)})
+		err = m.Add(always{path.Run})
 	}
-	return errors.Join(err, m.Add(always{manager.RunnableFunc(certificate.Run)}), m.Add(server))
+	return errors.Join(err, m.Add(always{certificate.Run}), m.Add(server))
 }
 
 // webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and
@@ -242,7 +242,7 @@ func newServer(name, address string, h http.Handler, l peers.Limits) (*manager.S
 }
 
 // always is a part of the program that runs on each instance. Other parts start when this instance becomes the leader.
-type always struct{ manager.Runnable }
+type always struct{ manager.RunnableFunc }
 
 func (always) NeedLeaderElection() bool { return false }
 

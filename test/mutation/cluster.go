@@ -502,7 +502,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "victims are evicted before all may be", File: "pkg/cluster/preempt/evict.go",
-		Old: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "k.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
+		Old: "a.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "a.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
 	},
 	{
@@ -521,8 +521,8 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone",
 	},
 	{
-		Name: "a reservation stays for a pod that is gone", File: "pkg/cluster/preempt/step.go",
-		Old: "if err := k.end(ctx, node, e); err != nil {", New: "if err := ctx.Err(); err != nil {",
+		Name: "a reservation stays for a pod that is gone", File: "pkg/cluster/preempt/reserve.go",
+		Old: "if err := r.annotate(ctx, r.node, r.reservation, time.Time{}); err != nil {", New: "if err := ctx.Err(); err != nil {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_ReservationIsNeedless_Ends",
 	},
 	{
@@ -532,12 +532,12 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a pod whose victims leave slowly preempts again", File: "pkg/cluster/preempt/step.go",
-		Old: "pack.Apart(pod) != \"\" || k.served(pod) {", New: "pack.Apart(pod) != \"\" {",
+		Old: "pack.Apart(pod) != \"\" || k.served(w) {", New: "pack.Apart(pod) != \"\" {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
 	},
 	{
 		Name: "preemption does not step aside for the scheduler", File: "pkg/cluster/preempt/step.go",
-		Old: "return pod.Annotations[nominatedBy] == component && now", New: "return now",
+		Old: "pod.ManagedFields, ours) && now", New: "pod.ManagedFields, ours) || now",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
 	{

@@ -32,7 +32,13 @@ import (
 // Objects reads what the leading controller knows.
 func (p *plane) Objects() (controller.Objects, bool) {
 	c := p.cluster(p.t.Context())
-	return controller.Objects{Slices: c.Slices, Claims: c.Claims, Classes: c.Classes}, true
+	pods, err := p.client.CoreV1().Pods("").List(p.t.Context(), metav1.ListOptions{})
+	must(p.t, err)
+	out := controller.Objects{Slices: c.Slices, Claims: c.Claims, Classes: c.Classes, Nodes: c.Nodes}
+	for i := range pods.Items {
+		out.Pods = append(out.Pods, &pods.Items[i])
+	}
+	return out, true
 }
 
 // Wake writes a class again.
@@ -133,7 +139,8 @@ func TestKeeper_VictimsOfSeveralClaims_EachEvictionPlacesItsPod(t *testing.T) {
 	for _, v := range read.RuleVersions {
 		kinds[read.RuleResource(v)] = "DeviceTaintRuleList"
 	}
-	keeper := preempt.New(p.client, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds), p, record.NewFakeRecorder(1000),
+	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds))
+	keeper := preempt.New(p.client, rules, p, record.NewFakeRecorder(1000),
 		preempt.Options{Driver: slicetest.Driver})
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error)

@@ -122,9 +122,10 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 	for _, version := range read.RuleVersions {
 		lists[read.RuleResource(version)] = "DeviceTaintRuleList"
 	}
-	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(kruntime.NewScheme(), lists)
+	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(kruntime.NewScheme(), lists))
 	control := controller.New(slicetest.Driver, p.client, controller.Options{
-		Waiting: true, LabelNodes: true, Grace: time.Minute, DemandConfigMap: "demand", Namespace: namespace,
+		Waiting: true, Preemption: true, LabelNodes: true, Grace: time.Minute,
+		DemandConfigMap: "demand", Namespace: namespace,
 		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true},
 	})
 	before := live()
@@ -142,8 +143,8 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	events := podevents.New(p.client, custom, control, podevents.Options{Driver: slicetest.Driver})
-	evictions := preempt.New(p.client, custom, control, record.NewFakeRecorder(1000), preempt.Options{Driver: slicetest.Driver})
+	events := podevents.New(p.client, rules, control, podevents.Options{Driver: slicetest.Driver})
+	evictions := preempt.New(p.client, rules, control, record.NewFakeRecorder(1000), preempt.Options{Driver: slicetest.Driver})
 	for _, run := range []func(context.Context) error{control.Observe, control.Lead, events.Run, evictions.Run} {
 		wg.Go(func() {
 			if err := run(running); err != nil {

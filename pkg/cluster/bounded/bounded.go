@@ -176,25 +176,36 @@ func pod(p *corev1.Pod, limit int) *corev1.Pod {
 	bare := out.DeepCopy()
 	out.Spec.SchedulingGates, out.Spec.ResourceClaims = p.Spec.SchedulingGates, p.Spec.ResourceClaims
 	out.Spec.InitContainers, out.Spec.Containers = containers(p.Spec.InitContainers), containers(p.Spec.Containers)
+	out.Spec.Overhead = p.Spec.Overhead
 	out.Status.ResourceClaimStatuses = p.Status.ResourceClaimStatuses
 	out.Status.ExtendedResourceClaimStatus = p.Status.ExtendedResourceClaimStatus
 	if fits(out, limit) {
 		return out
 	}
 	// A pod that runs uses no other resources: no node has that many.
+	bare.Spec.Overhead = core(p.Spec.Overhead)
 	for _, c := range p.Spec.Containers {
-		core := corev1.ResourceList{}
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-			if q, ok := c.Resources.Requests[name]; ok {
-				core[name] = q
-			}
-		}
-		bare.Spec.Containers = append(bare.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Requests: core}})
+		bare.Spec.Containers = append(bare.Spec.Containers, corev1.Container{
+			Resources: corev1.ResourceRequirements{Requests: core(c.Resources.Requests)},
+		})
 	}
 	if !fits(bare, limit) {
 		bare.Spec.Containers = nil
 	}
 	return bare
+}
+
+// core keeps the resources that each node has.
+func core(all corev1.ResourceList) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{
+		corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+	} {
+		if q, ok := all[name]; ok {
+			out[name] = q
+		}
+	}
+	return out
 }
 
 func containers(all []corev1.Container) (out []corev1.Container) {

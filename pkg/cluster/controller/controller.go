@@ -57,8 +57,10 @@ type Options struct {
 	MaxServingNodes int
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
-	// Waiting keeps the claims without an allocation whole, for answers about waiting pods.
+	// Waiting keeps the claims without an allocation whole, and pods, for answers about waiting pods.
 	Waiting bool
+	// Preemption keeps the CPU and the memory of nodes, their reservations of GPUs, and all pods. It needs Waiting.
+	Preemption bool
 	// Budgets is the client for the GPU budgets of namespaces; nil: none are counted.
 	Budgets dynamic.Interface
 	// ReviewPath authenticates the API servers that ask for reviews under these budgets; nil: client certificates do.
@@ -89,10 +91,10 @@ type Controller struct {
 
 // leading is the work of the leader.
 type leading struct {
-	queue         workqueue.TypedRateLimitingInterface[task]
-	claims, nodes cache.SharedIndexInformer
-	classes       *classReconciler
-	labeller      *labeller
+	queue               workqueue.TypedRateLimitingInterface[task]
+	claims, nodes, pods cache.SharedIndexInformer
+	classes             *classReconciler
+	labeller            *labeller
 	// budgets is nil without GPU budgets.
 	budgets *budgetKeeper
 	// due is the earliest time of the next reconciliation of the classes, which one worker at a time does.
@@ -131,6 +133,8 @@ type Objects struct {
 	Claims  []*resourceapi.ResourceClaim
 	Classes []*resourceapi.DeviceClass
 	Nodes   []*corev1.Node
+	// Pods are those that read.PodUses keeps for the options.
+	Pods []*corev1.Pod
 	// Server is the version of the API server; the zero Version means that it is unknown.
 	Server schedulerfault.Version
 }
@@ -138,12 +142,13 @@ type Objects struct {
 // Objects returns the objects of the cluster, and false unless this instance leads and has read them.
 func (c *Controller) Objects() (Objects, bool) {
 	l := c.leading.Load()
-	if l == nil {
+	if l == nil || c.readsPods() && !l.pods.HasSynced() {
 		return Objects{}, false
 	}
 	out := Objects{
 		Slices: read.All[*pool.Slice](c.slices.GetIndexer()), Claims: read.All[*resourceapi.ResourceClaim](l.claims.GetIndexer()),
 		Classes: read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()), Nodes: read.All[*corev1.Node](l.nodes.GetIndexer()),
+		Pods: read.All[*corev1.Pod](l.pods.GetIndexer()),
 	}
 	if version := c.view.server.Load(); version != nil {
 		out.Server = *version
@@ -228,8 +233,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if err := on(l.nodes, func(node *corev1.Node, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
-	if !read.Start(ctx, &wg, l.claims) || c.readsNodes() && !read.Start(ctx, &wg, l.nodes) {
+	if !read.Start(ctx, &wg, l.claims) || (c.o.LabelNodes || c.o.Waiting) && !read.Start(ctx, &wg, l.nodes) {
 		return nil
+	}
+	if c.readsPods() {
+		wg.Go(func() { l.pods.RunWithContext(ctx) }) // Classes and labels do not wait for it.
 	}
 	if c.o.DemandConfigMap != "" {
 		wg.Go(func() { c.newDemandKeeper(l).run(ctx) })
@@ -252,11 +260,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 	return nil
 }
 
-// readsNodes reports whether the controller may read nodes.
-func (c *Controller) readsNodes() bool { return c.o.LabelNodes || c.o.Waiting }
+// readsPods reports whether the controller may read pods.
+func (c *Controller) readsPods() bool { return c.o.DemandConfigMap != "" || c.o.Waiting }
 
 func (c *Controller) newLeading() *leading {
-	claims := c.client.ResourceV1().ResourceClaims(metav1.NamespaceAll)
+	claims, nodes := c.client.ResourceV1().ResourceClaims(metav1.NamespaceAll), c.client.CoreV1().Nodes()
 	trim := trimClaim
 	if c.o.Waiting {
 		trim = trimWaiting
@@ -265,7 +273,8 @@ func (c *Controller) newLeading() *leading {
 	l := &leading{
 		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
 		claims: read.Informer(c.client, claims, "", &resourceapi.ResourceClaim{}, trim),
-		nodes:  read.Informer(c.client, c.client.CoreV1().Nodes(), "", &corev1.Node{}, trimNode(c.driver)),
+		nodes:  read.Informer(c.client, nodes, "", &corev1.Node{}, trimNode(c.driver, c.o.Preemption)),
+		pods:   read.Pods(c.client, read.PodUses{Explain: c.o.Waiting, Preempt: c.o.Preemption}),
 	}
 	if c.budgets != nil {
 		l.budgets = c.newBudgetKeeper(l.claims)

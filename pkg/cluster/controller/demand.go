@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -53,6 +55,8 @@ type demandKeeper struct {
 	mu       sync.Mutex
 	asks     objects.Asks
 	holdings objects.Holdings
+	// unplaced has the pods without a node. The others have claims, or nodes that need no more devices for them.
+	unplaced map[types.NamespacedName]unplaced
 	dirty    chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
 	written *corev1.ConfigMap
@@ -64,15 +68,21 @@ type demandKeeper struct {
 	limitedAt time.Time
 }
 
+// unplaced is what a pod without a node asks for. The end of a pod in the cache can show it with a node.
+type unplaced struct {
+	asks []objects.Ask
+	// tried means that the scheduler found no node for it.
+	tried bool
+}
+
 func (c *Controller) newDemandKeeper(l *leading) *demandKeeper {
-	templates, pods := c.client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
+	templates := c.client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll)
 	return &demandKeeper{
 		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, most: c.o.MaxServingNodes, events: c.o.Events, server: &c.view.server, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: l.claims,
 		templates: read.Informer(c.client, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		// The other pods have claims, or nodes that need no more devices for them.
-		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
-		classes: c.classes.GetIndexer(), nodes: c.nodes, machines: l.nodes.GetIndexer(), selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
-		samples: sampleNodes{grace: c.o.Grace},
+		pods:      l.pods, classes: c.classes.GetIndexer(), nodes: c.nodes, machines: l.nodes.GetIndexer(),
+		selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
+		samples: sampleNodes{grace: c.o.Grace}, unplaced: map[types.NamespacedName]unplaced{},
 	}
 }
 
@@ -81,7 +91,7 @@ func (k *demandKeeper) run(ctx context.Context) {
 	counted := k.follow()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !read.Start(ctx, &wg, k.templates, k.pods) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
+	if !read.Start(ctx, &wg, k.templates) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
 		return
 	}
 	repeat(ctx, k.dirty, demandPause, func() time.Duration {
@@ -105,10 +115,19 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.holdings.Replace(was, is, k.driver)
-		before, _ := was.(*corev1.Pod)
-		pod, _ := is.(*corev1.Pod)
-		begins := pod != nil && waiting.SaidOf(pod).Tried && (before == nil || !waiting.SaidOf(before).Tried)
-		if k.asks.Replace(objects.AsksOf(was, k.driver), objects.AsksOf(is, k.driver)) || begins {
+		last, next := unplaced{asks: objects.AsksOf(was, k.driver)}, unplaced{asks: objects.AsksOf(is, k.driver)}
+		if pod, ok := cmp.Or(is, was).(*corev1.Pod); ok {
+			name := ask.NameOf(pod)
+			last = k.unplaced[name]
+			if is == nil || pod.Spec.NodeName != "" || pod.Status.Phase == corev1.PodFailed {
+				next = unplaced{}
+				delete(k.unplaced, name)
+			} else {
+				next.tried = waiting.SaidOf(pod).Tried
+				k.unplaced[name] = next
+			}
+		}
+		if k.asks.Replace(last.asks, next.asks) || next.tried && !last.tried {
 			trigger(k.dirty)
 		}
 	}

@@ -292,6 +292,52 @@ func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 	})
 }
 
+// TestAskedKeeper_PodGetsANode_NoLongerCounts has pods that stay in the cache with a node, because they lack devices,
+// and pods that do not.
+func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, o := range []Options{{Waiting: true}, {Waiting: true, Preemption: true}} {
+			e := newEnv(t)
+			c := New(slicetest.Driver, e.client(), o)
+			l := c.newLeading()
+			k := c.newDemandKeeper(l)
+			ctx, cancel := context.WithCancel(context.Background())
+			var wg sync.WaitGroup
+			k.follow()
+			read.Start(ctx, &wg, k.claims, k.templates, k.pods)
+			count := func(when string, want int) {
+				t.Helper()
+				synctest.Wait()
+				if all := k.asks.All(); len(all) != want || len(k.unplaced) != want {
+					t.Errorf("%+v: %s: %v", o, when, all)
+				}
+			}
+			for _, lacks := range []bool{false, true} {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+				limits := corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+				pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: limits}}}
+				pod.Status.Phase = corev1.PodPending
+				e.put(pod)
+				count("the pod waits", 1)
+				pod.Spec.NodeName = "n1"
+				if !lacks {
+					pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+						ResourceClaimName: "x",
+						RequestMappings:   []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "example.com/gpu"}},
+					}
+				}
+				e.put(pod)
+				count("it has a node", 0)
+				e.remove("pods", "ns/p")
+				count("it is gone", 0)
+			}
+			cancel()
+			wg.Wait()
+			l.queue.ShutDown()
+		}
+	})
+}
+
 // TestAskedKeeper_ManyClaims_PassDoesNotCountThem compares the work of a pass with few and with many equal claims.
 func TestAskedKeeper_ManyClaims_PassDoesNotCountThem(t *testing.T) {
 	c := New(slicetest.Driver, fake.NewClientset(), Options{})

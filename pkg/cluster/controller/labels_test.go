@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gpu-dra-driver/pkg/cluster/nodelabels"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func labelsOf(t *testing.T, e *env, node string) map[string]string {
@@ -278,14 +279,16 @@ func TestLabel_LabelsOff_NodesLeftAlone(t *testing.T) {
 }
 
 func TestTrimNode_Node_KeepsWhatDecidesAndOwnAnnotations(t *testing.T) {
-	out, err := trimNode("gpu.nvidia.com")(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+	reserved := wire.ReservationAnnotation("gpu.nvidia.com", "gpu-0")
+	whole := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", ResourceVersion: "3", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 		Labels:      map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
-		Annotations: map[string]string{"a": "b", nodelabels.Written("gpu.nvidia.com"): "{}"},
+		Annotations: map[string]string{"a": "b", nodelabels.Written("gpu.nvidia.com"): "{}", reserved: "t"},
 	}, Spec: corev1.NodeSpec{ProviderID: "p", Unschedulable: true, Taints: []corev1.Taint{{Key: "t"}}}, Status: corev1.NodeStatus{
 		Images:      []corev1.ContainerImage{{}},
 		Allocatable: corev1.ResourceList{"cpu": resource.MustParse("1"), "nvidia.com/gpu": resource.MustParse("2"), "none.com/x": {}},
-	}})
+	}}
+	out, err := trimNode("gpu.nvidia.com", false)(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +300,15 @@ func TestTrimNode_Node_KeepsWhatDecidesAndOwnAnnotations(t *testing.T) {
 	}}, out); diff != "" {
 		t.Error(diff)
 	}
-	if other, err := trimNode("gpu.nvidia.com")(&resourceapi.DeviceClass{}); err != nil || other == nil {
+	out, err = trimNode("gpu.nvidia.com", true)(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := out.(*corev1.Node)
+	if len(n.Annotations) != 2 || n.Annotations[reserved] != "t" || len(n.Status.Allocatable) != 3 {
+		t.Errorf("preemption has %+v", n)
+	}
+	if other, err := trimNode("gpu.nvidia.com", true)(&resourceapi.DeviceClass{}); err != nil || other == nil {
 		t.Error(other, err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
@@ -45,9 +46,8 @@ const manyKinds, manyNodes = 50, 50_000
 // scheduler could not place are first.
 func (k *demandKeeper) podKinds() []*podKind {
 	all := map[string]*podKind{}
-	for _, o := range k.pods.GetIndexer().List() {
-		pod, ok := o.(*corev1.Pod)
-		if !ok || !waiting.Waits(pod) {
+	for _, pod := range read.All[*corev1.Pod](k.pods.GetIndexer()) {
+		if !waiting.Waits(pod) {
 			continue
 		}
 		one := &podKind{pod: pod, asks: objects.AsksOf(pod, k.driver), tried: waiting.SaidOf(pod).Tried}
@@ -204,8 +204,6 @@ func servesOf(p pool.Pool) serves {
 		case kind.Type == gpu.KindGPU:
 			out.gpus[named.PCIAddress] = true
 		case kind.Type == gpu.KindGroup:
-		case kind.Type == gpu.KindMIG:
-			others = append(others, named.PCIAddress)
 		default:
 			others = append(others, named.PCIAddress)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/nodelabels"
+	"gpu-dra-driver/pkg/wire"
 )
 
 func trimClass(object any) (any, error) {
@@ -66,43 +67,9 @@ func trimTemplate(object any) (any, error) {
 	return object, nil
 }
 
-// trimPod keeps the resources of a pod's containers, the names of its claims, and whether it was scheduled.
-func trimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	limits := func(containers []corev1.Container) (out []corev1.Container) {
-		for _, c := range containers {
-			out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
-		}
-		return out
-	}
-	out := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-		},
-		Spec: corev1.PodSpec{
-			SchedulingGates: pod.Spec.SchedulingGates,
-			InitContainers:  limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers), ResourceClaims: pod.Spec.ResourceClaims,
-			NodeSelector: pod.Spec.NodeSelector, Tolerations: pod.Spec.Tolerations,
-		},
-		Status: corev1.PodStatus{ResourceClaimStatuses: pod.Status.ResourceClaimStatuses},
-	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		out.Spec.Affinity = &corev1.Affinity{NodeAffinity: a.NodeAffinity}
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			out.Status.Conditions = append(out.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
-		}
-	}
-	return out, nil
-}
-
-// trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's annotations.
-func trimNode(driver string) cache.TransformFunc {
+// trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's annotations. Preemption
+// also needs the node's CPU and memory, and the reservations of its GPUs.
+func trimNode(driver string, preemption bool) cache.TransformFunc {
 	return func(object any) (any, error) {
 		node, ok := object.(*corev1.Node)
 		if !ok {
@@ -117,9 +84,15 @@ func trimNode(driver string) cache.TransformFunc {
 				metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 			}
 		}
+		if preemption {
+			for _, gpu := range wire.ReservationsOf(driver, node.Annotations) {
+				key := wire.ReservationAnnotation(driver, gpu)
+				metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, node.Annotations[key])
+			}
+		}
 		// Resources of device plugins decide too, and 0 of one says that a device plugin was there.
 		for name, n := range node.Status.Allocatable {
-			if strings.Contains(string(name), "/") {
+			if preemption || strings.Contains(string(name), "/") {
 				if out.Status.Allocatable == nil {
 					out.Status.Allocatable = corev1.ResourceList{}
 				}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -47,32 +48,21 @@ type cachedKey struct {
 	key      uint64
 }
 
-// lacks reports whether a pod with a node has extended resources for which its status names no claim.
-func lacks(pod *corev1.Pod) bool { return len(waiting.Unclaimed(pod)) > 0 }
-
 // without returns the pods with a node that lack devices of the driver, as of the last refresh.
-func (k *Keeper) without(now time.Time) []*corev1.Pod {
+func (k *Keeper) without(objects controller.Objects, now time.Time) []*corev1.Pod {
 	if !k.lackingAt.IsZero() && now.Sub(k.lackingAt) < refresh {
 		return k.lacking
 	}
-	bound := slices.DeleteFunc(read.All[*corev1.Pod](k.bound.GetStore()), func(pod *corev1.Pod) bool {
-		return now.Sub(pod.CreationTimestamp.Time) < Patience
-	})
-	k.lacking = nil
-	if len(bound) == 0 {
-		return nil
-	}
-	objects, ok := k.cluster.Objects()
-	if !ok {
-		return nil // It knows the cluster in a moment.
-	}
-	k.lackingAt = now
+	k.lacking, k.lackingAt = nil, now
 	nodes := map[string]*corev1.Node{}
 	for _, n := range objects.Nodes {
 		nodes[n.Name] = n
 	}
 	classes := waiting.NewClasses(k.o.Driver, objects.Classes)
-	for _, pod := range bound {
+	for _, pod := range objects.Pods {
+		if now.Sub(pod.CreationTimestamp.Time) < Patience {
+			continue
+		}
 		if missing, _ := classes.Lacks(pod, nodes[pod.Spec.NodeName]); len(missing) > 0 {
 			k.lacking = append(k.lacking, pod)
 		}
@@ -81,15 +71,18 @@ func (k *Keeper) without(now time.Time) []*corev1.Pod {
 }
 
 // group finds the pods that wait for long enough, and their kinds. It forgets what is no longer needed.
-func (k *Keeper) group(now time.Time) {
+func (k *Keeper) group(objects controller.Objects, now time.Time) {
 	for _, one := range k.kinds {
 		one.pods = nil
 	}
 	keys, spaces := map[types.UID]cachedKey{}, map[string]bool{}
-	long := slices.DeleteFunc(read.All[*corev1.Pod](k.pods.GetStore()), func(pod *corev1.Pod) bool {
-		return !waiting.Waits(pod) || now.Sub(waiting.SaidOf(pod).At) < Patience
-	})
-	for _, pod := range append(long, k.without(now)...) {
+	long := slices.Clone(k.without(objects, now))
+	for _, pod := range objects.Pods {
+		if waiting.Waits(pod) && now.Sub(waiting.SaidOf(pod).At) >= Patience {
+			long = append(long, pod)
+		}
+	}
+	for _, pod := range long {
 		key := k.keyOf(pod)
 		keys[pod.UID], spaces[pod.Namespace] = key, true
 		one := k.kinds[key.key]
@@ -100,32 +93,14 @@ func (k *Keeper) group(now time.Time) {
 		one.pods = append(one.pods, pod)
 	}
 	k.keys = keys
-	for key, one := range k.kinds {
-		if len(one.pods) == 0 {
-			delete(k.kinds, key)
-		}
-	}
+	maps.DeleteFunc(k.kinds, func(_ uint64, one *kind) bool { return len(one.pods) == 0 })
 	owners := map[types.UID]bool{}
 	for _, o := range k.owners {
-		owners[o.about.UID], spaces[o.about.Namespace] = true, true
+		owners[o.about.UID] = true
 	}
-	for id := range k.written {
-		if _, waits := keys[id]; !waits && !owners[id] {
-			delete(k.written, id)
-		}
-	}
-	for _, all := range []turns{k.asked, k.wrote} {
-		for namespace := range all {
-			if !spaces[namespace] {
-				delete(all, namespace)
-			}
-		}
-	}
-	for name, one := range k.templates {
-		if now.Sub(one.at) > refresh {
-			delete(k.templates, name)
-		}
-	}
+	maps.DeleteFunc(k.written, func(id types.UID, _ written) bool { return keys[id] == cachedKey{} && !owners[id] })
+	k.asked.Keep(spaces)
+	maps.DeleteFunc(k.templates, func(_ types.NamespacedName, t template) bool { return now.Sub(t.at) > refresh })
 }
 
 var seed = maphash.MakeSeed()
@@ -201,7 +176,7 @@ func (k *Keeper) next(now time.Time) (out *kind) {
 		if !one.answered.IsZero() && now.Sub(one.answered) < refresh {
 			continue
 		}
-		if out == nil || cmp.Or(k.asked[one.namespace()].Compare(k.asked[out.namespace()]), one.answered.Compare(out.answered),
+		if out == nil || cmp.Or(k.asked.Compare(one.namespace(), out.namespace()), one.answered.Compare(out.answered),
 			cmp.Compare(one.namespace(), out.namespace())) < 0 {
 			out = one
 		}
@@ -217,35 +192,25 @@ type template struct {
 	at time.Time
 }
 
-// rules are the DeviceTaintRules at a time.
-type rules struct {
-	all    []*resourceapi.DeviceTaintRule
-	unread bool
-	at     time.Time
-}
-
 // ask asks for the answer of a kind.
-func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
-	objects, ok := k.cluster.Objects()
-	if !ok {
-		return // It knows the cluster in a moment.
-	}
+func (k *Keeper) ask(ctx context.Context, objects controller.Objects, one *kind, now time.Time) (due []act.Write) {
 	slices.SortFunc(one.pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	pod := one.pods[0]
-	one.answered, one.about, k.asked[one.namespace()] = now, pod.Name, now
+	one.answered, one.about = now, pod.Name
+	k.asked.Take(one.namespace())
 	answer, aside, err := k.explain(ctx, objects, pod, now)
 	if err != nil {
 		if ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Cannot explain why a pod waits; trying again", "pod", klog.KObj(pod))
 		}
-		return // The Event keeps the last answer.
+		return nil // The Event keeps the last answer.
 	}
 	one.text = Text(answer, aside)
 	if answer.Result == why.Fits && len(answer.Reasons) == 0 {
 		if now.Sub(waiting.SaidOf(pod).At) < trust {
 			one.text = "" // The scheduler takes the devices in a moment.
 		}
-		k.wake(ctx, one, now)
+		due = k.wake(one, now)
 	}
 	for _, ref := range waiting.References(pod, k.cluster) {
 		if ref.Claim != nil && ref.ResourceClaimTemplateName != nil {
@@ -254,6 +219,7 @@ func (k *Keeper) ask(ctx context.Context, one *kind, now time.Time) {
 	}
 	// Selectors in it can be long. The Event has its first part only.
 	one.text = strings.Clone(one.text[:min(len(one.text), 4*longest)])
+	return due
 }
 
 // trust is the time that the scheduler has for devices that are free.
@@ -269,18 +235,16 @@ const (
 
 // wake has the scheduler try a pod whose devices are free. Its own count of devices can be wrong for a moment when it
 // tries the pod, and without an event it tries it again after five minutes.
-func (k *Keeper) wake(ctx context.Context, one *kind, now time.Time) {
+func (k *Keeper) wake(one *kind, now time.Time) []act.Write {
 	if one.woken >= mostWakes || now.Sub(k.woken) < k.rest {
-		return
+		return nil
 	}
 	if now.Sub(k.woken) >= 2*mostRest {
 		k.rest = 0
 	}
 	one.woken++
 	k.woken, k.rest = now, min(max(2*k.rest, leastRest), mostRest)
-	if err := k.cluster.Wake(ctx); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "A pod waits although its devices are free", "pod", klog.KObj(one.pods[0]))
-	}
+	return act.Wake(k.cluster, one.pods[0])
 }
 
 // explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the
@@ -340,8 +304,11 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		c.Claims = append(c.Claims, claim)
 	}
 	c.Nodes = objects.Nodes
-	rules := k.taintRules(ctx, now)
-	c.Rules, c.Unread.Rules = rules.all, rules.unread
+	rules, err := k.rules.All(ctx)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
+	}
+	c.Rules, c.Unread.Rules = rules, err != nil
 	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}
 	if k.o.NameOthers {
 		o.Reader = ""
@@ -375,23 +342,6 @@ func (k *Keeper) template(ctx context.Context, name types.NamespacedName, now ti
 		k.templates[name] = template{t, now}
 	}
 	return t, nil
-}
-
-// taintRules reads the DeviceTaintRules, unless that was done a moment ago.
-func (k *Keeper) taintRules(ctx context.Context, now time.Time) rules {
-	if !k.rules.at.IsZero() && now.Sub(k.rules.at) < refresh {
-		return k.rules
-	}
-	k.rules = rules{at: now}
-	all, _, err := read.TaintRules(ctx, k.dynamic)
-	if err != nil {
-		k.rules.unread = true
-		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
-	}
-	for i := range all {
-		k.rules.all = append(k.rules.all, &all[i])
-	}
-	return k.rules
 }
 
 // subject knows which parts of a pod ask for devices of the driver. The leader knows the slices of this driver only, so

@@ -6,6 +6,7 @@ package podevents
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -39,7 +41,7 @@ type owner struct {
 }
 
 // follow reads the owners of refused pods, a few at a time.
-func (k *Keeper) follow(ctx context.Context, now time.Time) {
+func (k *Keeper) follow(ctx context.Context, objects controller.Objects, now time.Time) {
 	newest := map[types.UID]*corev1.Event{}
 	for _, e := range read.All[*corev1.Event](k.failed.GetStore()) {
 		id := e.InvolvedObject.UID
@@ -50,11 +52,7 @@ func (k *Keeper) follow(ctx context.Context, now time.Time) {
 			newest[id] = e
 		}
 	}
-	for id := range k.owners {
-		if newest[id] == nil {
-			delete(k.owners, id)
-		}
-	}
+	maps.DeleteFunc(k.owners, func(id types.UID, _ *owner) bool { return newest[id] == nil })
 	reads := 0
 	for id, e := range newest {
 		o := k.owners[id]
@@ -66,7 +64,7 @@ func (k *Keeper) follow(ctx context.Context, now time.Time) {
 		if !o.ok && now.Sub(o.read) > rewrite && reads < most {
 			reads++
 			o.read = now
-			if err := k.readOwner(ctx, o, e, now); err != nil && ctx.Err() == nil {
+			if err := k.readOwner(ctx, objects, o, e, now); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Cannot read the owner of a refused pod; trying again")
 			}
 		}
@@ -79,7 +77,9 @@ func (k *Keeper) follow(ctx context.Context, now time.Time) {
 }
 
 // readOwner reads the object that a refusal is about.
-func (k *Keeper) readOwner(ctx context.Context, o *owner, e *corev1.Event, now time.Time) error {
+func (k *Keeper) readOwner(
+	ctx context.Context, objects controller.Objects, o *owner, e *corev1.Event, now time.Time,
+) error {
 	ref := e.InvolvedObject
 	var meta *metav1.ObjectMeta
 	var template *corev1.PodTemplateSpec
@@ -89,22 +89,14 @@ func (k *Keeper) readOwner(ctx context.Context, o *owner, e *corev1.Event, now t
 	switch ref.Kind {
 	case "Job":
 		one, failed := k.client.BatchV1().Jobs(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		version, err = "batch/v1", failed
-		if err == nil {
-			meta, template = &one.ObjectMeta, &one.Spec.Template
-		}
+		version = "batch/v1"
+		meta, template, err = &one.ObjectMeta, &one.Spec.Template, failed
 	case "ReplicaSet":
 		one, failed := apps.ReplicaSets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		err = failed
-		if err == nil {
-			meta, template = &one.ObjectMeta, &one.Spec.Template
-		}
+		meta, template, err = &one.ObjectMeta, &one.Spec.Template, failed
 	case "StatefulSet":
 		one, failed := apps.StatefulSets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		err = failed
-		if err == nil {
-			meta, template = &one.ObjectMeta, &one.Spec.Template
-		}
+		meta, template, err = &one.ObjectMeta, &one.Spec.Template, failed
 	default:
 		o.ok = true // Its pods are not known here.
 		return nil
@@ -120,16 +112,15 @@ func (k *Keeper) readOwner(ctx context.Context, o *owner, e *corev1.Event, now t
 	if by := metav1.GetControllerOfNoCopy(meta); by != nil && by.Kind == "Deployment" && ref.Kind == "ReplicaSet" {
 		o.about = corev1.ObjectReference{APIVersion: by.APIVersion, Kind: by.Kind, Namespace: ref.Namespace, Name: by.Name, UID: by.UID}
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}, Spec: trimSpec(&template.Spec)}
-	o.waits, err = k.wants(ctx, pod, now)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}, Spec: template.Spec}
+	o.waits, err = k.wants(ctx, objects, pod, now)
 	o.ok = err == nil
 	return err
 }
 
 // wants reports whether a pod that does not exist asks for devices of the driver.
-func (k *Keeper) wants(ctx context.Context, pod *corev1.Pod, now time.Time) (bool, error) {
-	objects, ok := k.cluster.Objects()
-	if !ok || !waiting.Asks(pod) {
+func (k *Keeper) wants(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (bool, error) {
+	if !waiting.Asks(pod) {
 		return false, nil
 	}
 	about := subject{Classes: waiting.NewClasses(k.o.Driver, objects.Classes)}

@@ -27,7 +27,9 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -55,6 +57,11 @@ type env struct {
 	packed []*pool.Slice
 	byName map[string]*resourceapi.ResourceClaim
 	wakes  []time.Time
+	// last are the slices of the last answer, and published is the number of Slices then.
+	last      []*pool.Slice
+	published int
+	// pods is the controller's cache.
+	pods cache.SharedIndexInformer
 }
 
 func newEnv(t testing.TB, gpus int) *env {
@@ -71,14 +78,21 @@ func newEnv(t testing.TB, gpus int) *env {
 func (e *env) Objects() (controller.Objects, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	packed, err := e.packed, error(nil)
+	packed := e.packed
+	if packed == nil && len(e.Slices) != e.published {
+		var err error
+		if e.last, err = whytest.Pack(e.Slices); err != nil {
+			e.t.Error(err)
+		}
+		e.published = len(e.Slices)
+	}
 	if packed == nil {
-		packed, err = whytest.Pack(e.Slices)
+		packed = e.last
 	}
-	if err != nil {
-		e.t.Error(err)
-	}
-	return controller.Objects{Slices: packed, Claims: slices.Clone(e.Claims), Classes: e.Classes, Nodes: e.Nodes}, true
+	return controller.Objects{
+		Slices: packed, Claims: slices.Clone(e.Claims), Classes: e.Classes, Nodes: e.Nodes,
+		Pods: read.All[*corev1.Pod](e.pods.GetStore()),
+	}, true
 }
 
 func (e *env) Claim(namespace, name string) *resourceapi.ResourceClaim {
@@ -166,14 +180,15 @@ func (e *env) template() {
 	})
 }
 
-// keeper returns a Keeper.
+// keeper returns a Keeper, whose cluster has no pods yet.
 func (e *env) keeper(o Options) *Keeper {
-	o.Driver = slicetest.Driver
+	o.Driver, e.pods = slicetest.Driver, read.Pods(e.client, read.PodUses{Explain: true})
 	lists := map[schema.GroupVersionResource]string{}
 	for _, version := range read.RuleVersions {
 		lists[read.RuleResource(version)] = "DeviceTaintRuleList"
 	}
-	return New(e.client, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists), e, o)
+	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists))
+	return New(e.client, rules, e, o)
 }
 
 // start runs a Keeper until stop is called.
@@ -181,6 +196,7 @@ func (e *env) start(o Options) (k *Keeper, stop func()) {
 	k = e.keeper(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
+	go e.pods.RunWithContext(ctx)
 	go func() {
 		defer close(done)
 		if err := k.Run(ctx); err != nil {
@@ -531,7 +547,7 @@ func TestKeeper_ManyAlikePods_AskedOnceAndWrittenSlowly(t *testing.T) {
 		}
 		k, stop := e.start(Options{})
 		pass(Patience + 10*time.Second)
-		if n := e.written(); n < burst || n > burst+writes*12 {
+		if n := e.written(); n < act.Burst || n > act.Burst+act.Writes*12 {
 			t.Errorf("%d Events were written in 10 s", n)
 		}
 		pass(5 * time.Minute)
@@ -613,7 +629,7 @@ func TestKeeper_PodsComeAndGo_MapsStaySmall(t *testing.T) {
 		}
 		pass(time.Minute)
 		stop()
-		if n := len(k.kinds) + len(k.keys) + len(k.owners) + len(k.written) + len(k.asked) + len(k.wrote) + len(k.templates); n != 0 || len(e.events()) != 30 {
+		if n := len(k.kinds) + len(k.keys) + len(k.owners) + len(k.written) + len(k.asked) + len(k.templates); n != 0 || len(e.events()) != 30 {
 			t.Errorf("%d entries are left after %d Events: %+v", n, len(e.events()), k)
 		}
 	})
@@ -720,7 +736,7 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 					t.Fatal(err)
 				}
 				pass(refresh + 5*time.Second)
-				if n := len(k.kinds) + len(k.keys) + len(k.written) + len(k.lacking) + len(k.bound.GetStore().List()); n != 0 {
+				if n := len(k.kinds) + len(k.keys) + len(k.written) + len(k.lacking) + len(e.pods.GetStore().List()); n != 0 {
 					t.Errorf("%d entries of a deleted pod are left", n)
 				}
 			})
@@ -764,39 +780,6 @@ func TestKeeper_PodWaitsThenIsBound_TwoEvents(t *testing.T) {
 			t.Errorf("the Events are %+v", list.Items)
 		}
 	})
-}
-
-// working is a cluster whose reading takes processor time.
-type working struct{ *env }
-
-const work = 30 * time.Millisecond
-
-func (w working) Objects() (controller.Objects, bool) {
-	for end := processorTime() + work; processorTime() < end; { // It computes.
-	}
-	return w.env.Objects()
-}
-
-// TestGuarded_Work_LongPause has a step with work, and one with a bug.
-func TestGuarded_Work_LongPause(t *testing.T) {
-	e := newEnv(t, 2)
-	e.hold(whytest.Namespace, "train-0", 2)
-	k := e.keeper(Options{})
-	p := whytest.Pod("p")
-	p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
-	if err := k.pods.GetStore().Add(p); err != nil {
-		t.Fatal(err)
-	}
-	k.cluster = working{e}
-	if pause := k.guarded(t.Context()); pause < (share-1)*work {
-		t.Errorf("after %s of work it pauses for %s", work, pause)
-	}
-	clear(k.kinds)
-	k.cluster = nil
-	if pause := k.guarded(t.Context()); pause < time.Minute {
-		t.Errorf("after a bug it pauses for %s", pause)
-	}
 }
 
 func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {

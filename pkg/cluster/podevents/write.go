@@ -17,24 +17,33 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-// due is an Event to write.
-type due struct {
+// event is an Event to write.
+type event struct {
+	*Keeper
 	about        corev1.ObjectReference
 	text, reason string
 }
 
-// write writes the Events that are due, as far as the rate allows. It reports whether some are left.
-func (k *Keeper) write(ctx context.Context, now time.Time) (left bool) {
-	var all []due
-	add := func(d due) {
-		last, ok := k.written[d.about.UID]
-		if !ok || now.Sub(last.at) >= rewrite && last.sense != sense(d.text) || now.Sub(last.at) >= renewal {
-			all = append(all, d)
+// Do implements act.Effect.
+func (e event) Do(ctx context.Context, now time.Time) error {
+	at, err := e.put(ctx, now)
+	if err == nil {
+		e.written[e.about.UID] = written{sense(e.text), at}
+	}
+	return err
+}
+
+// due returns the Events that are due, by name.
+func (k *Keeper) due(now time.Time) (out []act.Write) {
+	add := func(about corev1.ObjectReference, text, reason string) {
+		last, ok := k.written[about.UID]
+		if !ok || now.Sub(last.at) >= rewrite && last.sense != sense(text) || now.Sub(last.at) >= renewal {
+			out = append(out, act.Write{About: about, Effect: event{k, about, text, reason}})
 		}
 	}
 	for _, one := range k.kinds {
@@ -47,48 +56,32 @@ func (k *Keeper) write(ctx context.Context, now time.Time) (left bool) {
 				reason = why.LacksReason
 			}
 			text := strings.ReplaceAll(one.text, quoted(one.about), quoted(pod.Name))
-			add(due{corev1.ObjectReference{
+			add(corev1.ObjectReference{
 				APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			}, message(text, pod), reason})
+			}, message(text, pod), reason)
 		}
 	}
 	for _, o := range k.owners {
 		if o.text != "" {
-			add(due{o.about, o.text, why.EventReason})
+			add(o.about, o.text, why.EventReason)
 		}
 	}
-	for len(all) > 0 {
-		if !k.limit.TryAccept() {
-			return true
-		}
-		next := slices.MinFunc(all, func(a, b due) int {
-			x, y := a.about, b.about
-			return cmp.Or(k.wrote[x.Namespace].Compare(k.wrote[y.Namespace]), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-		})
-		all = slices.DeleteFunc(all, func(d due) bool { return d.about.UID == next.about.UID })
-		k.wrote[next.about.Namespace] = time.Now()
-		at, err := k.put(ctx, next, now)
-		switch {
-		case ctx.Err() != nil:
-			return false
-		case err != nil:
-			klog.FromContext(ctx).Error(err, "Cannot write an Event; trying again", "kind", next.about.Kind, "namespace", next.about.Namespace, "name", next.about.Name)
-			at = now // A namespace that is being deleted refuses it each time.
-		}
-		k.written[next.about.UID] = written{sense(next.text), at}
-	}
-	return false
+	slices.SortFunc(out, func(a, b act.Write) int {
+		return cmp.Or(cmp.Compare(a.About.Namespace, b.About.Namespace), cmp.Compare(a.About.Name, b.About.Name))
+	})
+	return out
 }
 
 // put writes an Event, and returns the time of its last write. One that another leader wrote stays if it says the same.
-func (k *Keeper) put(ctx context.Context, d due, now time.Time) (time.Time, error) {
-	events := k.client.CoreV1().Events(d.about.Namespace)
-	name := eventName(d.about, d.reason)
-	if _, known := k.written[d.about.UID]; !known {
+func (e event) put(ctx context.Context, now time.Time) (time.Time, error) {
+	events := e.client.CoreV1().Events(e.about.Namespace)
+	name := eventName(e.about, e.reason)
+	if _, known := e.written[e.about.UID]; !known {
 		at := metav1.NewTime(now)
 		_, err := events.Create(ctx, &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Namespace: d.about.Namespace, Name: name}, InvolvedObject: d.about,
-			Reason: d.reason, Message: d.text, Type: corev1.EventTypeWarning, FirstTimestamp: at, LastTimestamp: at, Count: 1,
+			ObjectMeta: metav1.ObjectMeta{Namespace: e.about.Namespace, Name: name}, InvolvedObject: e.about,
+			Reason: e.reason, Message: e.text, Type: corev1.EventTypeWarning,
+			FirstTimestamp: at, LastTimestamp: at, Count: 1,
 			Source: corev1.EventSource{Component: component}, ReportingController: component,
 		}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
@@ -98,15 +91,15 @@ func (k *Keeper) put(ctx context.Context, d due, now time.Time) (time.Time, erro
 	found, err := events.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err): // It is older than the API server keeps Events.
-		delete(k.written, d.about.UID)
-		return k.put(ctx, d, now)
+		delete(e.written, e.about.UID)
+		return e.put(ctx, now)
 	case err != nil:
 		return now, wrap("read", name, err)
-	case sense(found.Message) == sense(d.text) && now.Sub(found.LastTimestamp.Time) < renewal:
+	case sense(found.Message) == sense(e.text) && now.Sub(found.LastTimestamp.Time) < renewal:
 		return found.LastTimestamp.Time, nil
 	}
-	change := map[string]any{"message": d.text, "lastTimestamp": metav1.NewTime(now)}
-	if sense(found.Message) != sense(d.text) {
+	change := map[string]any{"message": e.text, "lastTimestamp": metav1.NewTime(now)}
+	if sense(found.Message) != sense(e.text) {
 		change["count"] = found.Count + 1
 	}
 	patch, err := json.Marshal(change)

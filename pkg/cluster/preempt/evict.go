@@ -6,6 +6,7 @@ package preempt
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,21 +24,46 @@ import (
 // component is the source of the Events, and the manager of fields.
 const component = "dra-controller"
 
-// ask has the API server say for each victim whether it would be evicted.
-func (k *Keeper) ask(ctx context.Context, p pack.Preemption) error {
-	for _, v := range p.Victims {
-		if err := k.evictOne(ctx, v, metav1.DryRunAll); err != nil {
+// attempt is the eviction of the victims of a pod, or the reservation of their GPUs before it.
+type attempt struct {
+	*Keeper
+	pod    *corev1.Pod
+	answer pack.Preemption
+	// reserves means that the GPUs are reserved first.
+	reserves bool
+}
+
+// Do implements act.Effect.
+func (a attempt) Do(ctx context.Context, now time.Time) error {
+	err := a.try(ctx, now)
+	if err == nil {
+		return nil
+	}
+	if e := a.evictions[a.answer.Node]; e != nil && e.victims == nil {
+		err = errors.Join(err, release{a.Keeper, a.answer.Node, e, true}.Do(ctx, now))
+	}
+	if ctx.Err() == nil {
+		a.events.Eventf(a.pod, corev1.EventTypeWarning, "PreemptionFailed",
+			"Cannot evict the pods of lower priority on node %s: trying again", a.answer.Node)
+	}
+	return fmt.Errorf("evict pods of lower priority on node %s for pod %s: %w", a.answer.Node, ask.NameOf(a.pod), err)
+}
+
+// try writes nothing unless the API server would evict each victim.
+func (a attempt) try(ctx context.Context, now time.Time) error {
+	for _, v := range a.answer.Victims {
+		if err := a.evictOne(ctx, v, metav1.DryRunAll); err != nil {
 			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
 		}
 	}
-	return nil
+	if a.reserves {
+		return a.reserve(ctx, a.pod, a.answer, now)
+	}
+	return a.evict(ctx, a.pod, a.answer, now)
 }
 
-// evict evicts the victims of a pod, if the API server would evict each of them.
+// evict evicts the victims of a pod.
 func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
-	if err := k.ask(ctx, p); err != nil {
-		return err
-	}
 	e := k.evictions[p.Node]
 	if e == nil {
 		e = &eviction{pod: pod.UID}

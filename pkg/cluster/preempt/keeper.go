@@ -5,21 +5,16 @@ package preempt
 
 import (
 	"context"
-	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/klog/v2"
 
-	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
@@ -32,8 +27,8 @@ const (
 	// refused is this time after an eviction that the API server refused, and none the time after a search without
 	// victims.
 	refused, none = 30 * time.Second, 20 * time.Second
-	// tick is the least pause between two steps. A step that took long is followed by rest times its length.
-	tick, rest = time.Second, 4
+	// tick is the least pause between two steps.
+	tick = time.Second
 	// limit is the time for one search.
 	limit = 10 * time.Second
 	// mostWakes is the number of times that the scheduler is woken after an eviction, each after twice the time. A try
@@ -45,13 +40,8 @@ const (
 	searched = 200
 )
 
-// Cluster has the objects that the leading controller knows.
-type Cluster interface {
-	// Objects returns false while this instance does not know them.
-	Objects() (controller.Objects, bool)
-	// Wake has the scheduler try all pods again that wait for devices.
-	Wake(ctx context.Context) error
-}
+// pace limits the work.
+var pace = act.Pace{Idle: tick, Busy: tick, Share: 5, Retry: tick}
 
 // Options configure a Keeper.
 type Options struct {
@@ -66,12 +56,12 @@ type Options struct {
 // Keeper evicts pods. One goroutine does all of its work.
 type Keeper struct {
 	o       Options
-	cluster Cluster
+	cluster act.Cluster
 	client  kubernetes.Interface
-	dynamic dynamic.Interface
+	rules   *read.Rules
 	events  record.EventRecorder
 
-	pods, nodes, budgets cache.SharedIndexInformer
+	budgets cache.SharedIndexInformer
 
 	began time.Time
 	// due is when victims are searched next for a pod, and for pods that ask for the same.
@@ -81,9 +71,9 @@ type Keeper struct {
 	room map[types.UID]time.Time
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
-	rules     rules
-	// turn counts the searches, of which each looks at another part of a large cluster.
-	turn int
+	// turn counts the searches, of which each looks at another part of a large cluster. turns has those of namespaces.
+	turn  int
+	turns act.Turns
 	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin.
 	// woke is when the scheduler was last made to try pods.
 	swept, alone, woke time.Time
@@ -95,6 +85,8 @@ type eviction struct {
 	// victims is nil while GPUs are reserved and nothing is evicted yet.
 	victims map[types.UID]bool
 	at      time.Time
+	// ends means that the reservation ends before its eviction.
+	ends bool
 	// reservation is nil if the devices of the victims come free at once, and after its end.
 	reservation *reservation
 	// gone is when the last victim was gone and the reservation ended, and zero before. woken counts how often the
@@ -103,51 +95,28 @@ type eviction struct {
 	woken int
 }
 
-// rules are the DeviceTaintRules at a time.
-type rules struct {
-	all []*resourceapi.DeviceTaintRule
-	at  time.Time
-}
-
 // New returns a Keeper, which makes no request yet.
-func New(client kubernetes.Interface, dynamic dynamic.Interface, cluster Cluster, events record.EventRecorder, o Options) *Keeper {
-	core := client.CoreV1()
+func New(
+	client kubernetes.Interface, rules *read.Rules, cluster act.Cluster, events record.EventRecorder, o Options,
+) *Keeper {
 	return &Keeper{
-		o: o, cluster: cluster, client: client, dynamic: dynamic, events: events,
-		pods:    read.Informer(client, core.Pods(metav1.NamespaceAll), "", &corev1.Pod{}, trimPod),
-		nodes:   read.Informer(client, core.Nodes(), "", &corev1.Node{}, trimNode(o.Driver)),
+		o: o, cluster: cluster, client: client, rules: rules, events: events,
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
+		turns: act.Turns{},
 	}
 }
 
 // Run evicts pods until the context ends. Only the leader runs it.
 func (k *Keeper) Run(ctx context.Context) error {
 	k.began = time.Now()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	if !read.Start(ctx, &wg, k.pods, k.nodes, k.budgets) {
-		return nil
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(k.guarded(ctx)):
-		}
-	}
+	return act.New(k.cluster, k, pace).Run(ctx, k.budgets)
 }
 
-// guarded does one step, and returns the pause after it.
-func (k *Keeper) guarded(ctx context.Context) (pause time.Duration) {
-	defer func() {
-		// A bug with one object must not end the controller.
-		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "A bug while victims of a preemption were searched", "panic", p)
-			pause = again
-		}
-	}()
-	began := time.Now()
-	k.step(ctx, began)
-	return max(tick, rest*time.Since(began))
+func trimBudget(object any) (any, error) {
+	if o, ok := object.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+		o.SetAnnotations(nil)
+	}
+	return object, nil
 }

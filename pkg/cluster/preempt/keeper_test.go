@@ -25,9 +25,11 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
@@ -36,6 +38,9 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
+// kept are the parts of pods that the controller keeps.
+var kept = read.PodUses{Explain: true, Preempt: true}
+
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // env is a cluster of nodes of one GPU each, with the keeper of its leader.
@@ -43,6 +48,8 @@ type env struct {
 	t testing.TB
 	*whytest.Fleet
 	*Keeper
+	loop   *act.Loop
+	pods   cache.Store
 	client *fake.Clientset
 	events *record.FakeRecorder
 	now    time.Time
@@ -58,14 +65,18 @@ type env struct {
 
 func newEnv(t testing.TB, o Options) *env {
 	t.Helper()
-	e := &env{t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(1000), now: noon, refuses: map[string]bool{}}
+	e := &env{
+		t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(1000), now: noon,
+		refuses: map[string]bool{}, pods: cache.NewStore(cache.MetaNamespaceKeyFunc),
+	}
 	o.Driver = slicetest.Driver
 	kinds := map[schema.GroupVersionResource]string{}
 	for _, v := range read.RuleVersions {
 		kinds[read.RuleResource(v)] = "DeviceTaintRuleList"
 	}
-	e.Keeper = New(e.client, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds), e, e.events, o)
-	e.began = noon.Add(-time.Hour)
+	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds))
+	e.Keeper = New(e.client, rules, e, e.events, o)
+	e.began, e.loop = noon.Add(-time.Hour), act.New(e, e.Keeper, pace)
 	e.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := a.(clienttesting.CreateActionImpl)
 		if !ok || a.GetSubresource() != "eviction" {
@@ -89,13 +100,21 @@ func newEnv(t testing.TB, o Options) *env {
 	return e
 }
 
-// reserved are the GPUs that Nodes reserve.
-func (e *env) reserved() (out []string) {
+// nodes are the Nodes as the API server has them.
+func (e *env) nodes() (out []*corev1.Node) {
 	e.t.Helper()
 	all, err := e.client.CoreV1().Nodes().List(e.t.Context(), metav1.ListOptions{})
 	e.put(err)
-	for _, n := range all.Items {
-		e.put(e.nodes.GetStore().Update(&n))
+	for i := range all.Items {
+		out = append(out, &all.Items[i])
+	}
+	return out
+}
+
+// reserved are the GPUs that Nodes reserve.
+func (e *env) reserved() (out []string) {
+	e.t.Helper()
+	for _, n := range e.nodes() {
 		for _, g := range wire.ReservationsOf(slicetest.Driver, n.Annotations) {
 			out = append(out, n.Name+"/"+g)
 		}
@@ -120,7 +139,9 @@ func (e *env) Objects() (controller.Objects, bool) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return controller.Objects{Slices: packed, Claims: e.Claims, Classes: e.Classes}, true
+	return controller.Objects{
+		Slices: packed, Claims: e.Claims, Classes: e.Classes, Nodes: e.nodes(), Pods: read.All[*corev1.Pod](e.pods),
+	}, true
 }
 
 func (e *env) Wake(context.Context) error { e.wakes++; return nil }
@@ -136,7 +157,6 @@ func (e *env) node(name string, gpus ...int) {
 		e.t.Fatal(err)
 	}
 	n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("32"), "pods": resource.MustParse("110")}
-	e.put(e.nodes.GetStore().Add(n))
 	_, err = e.client.CoreV1().Nodes().Create(e.t.Context(), n.DeepCopy(), metav1.CreateOptions{})
 	e.put(err)
 }
@@ -177,20 +197,20 @@ func (e *env) addFor(name, node string, priority int32, gpus int64, change ...fu
 	}
 	_, err := e.client.CoreV1().Pods(p.Namespace).Create(e.t.Context(), p, metav1.CreateOptions{})
 	e.put(err)
-	trimmed, err := trimPod(p)
+	trimmed, err := kept.Trim(p)
 	e.put(err)
-	e.put(e.pods.GetStore().Add(trimmed))
+	e.put(e.pods.Add(trimmed))
 	return p
 }
 
 // end removes a pod and its claim.
 func (e *env) end(name string) {
 	key := whytest.Namespace + "/" + name
-	found, ok, _ := e.pods.GetStore().GetByKey(key)
+	found, ok, _ := e.pods.GetByKey(key)
 	if !ok {
 		return
 	}
-	e.put(e.pods.GetStore().Delete(found))
+	e.put(e.pods.Delete(found))
 	// The client is locked while it reacts.
 	e.put(e.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), whytest.Namespace, name))
 	e.Claims = slices.DeleteFunc(e.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == name })
@@ -199,7 +219,7 @@ func (e *env) end(name string) {
 // after does a step once time has passed.
 func (e *env) after(d time.Duration) {
 	e.now = e.now.Add(d)
-	e.step(e.t.Context(), e.now)
+	e.loop.Step(e.t.Context(), e.now)
 }
 
 func (e *env) expect(victims ...string) {
@@ -296,7 +316,7 @@ func TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone(t *testing
 	e.after(0)
 	e.expect()
 	e.wantReserved("before the eviction", 2)
-	first, _ := e.nodes.GetStore().List()[0].(*corev1.Node)
+	first := e.nodes()[0]
 	e.after(tick)
 	slices.Sort(e.evicted)
 	e.expect("one", "two")
@@ -305,7 +325,7 @@ func TestKeeper_VictimsOfSeveralClaims_GPUsAreReservedUntilAllAreGone(t *testing
 		e.after(tick)
 	}
 	e.wantReserved("one victim stays", 2)
-	later, _ := e.nodes.GetStore().List()[0].(*corev1.Node)
+	later := e.nodes()[0]
 	for key, until := range first.Annotations {
 		if later.Annotations[key] <= until {
 			t.Errorf("the reservation still ends at %s", until)
@@ -391,9 +411,9 @@ func TestKeeper_VictimsLeaveSlowly_NoOtherEviction(t *testing.T) {
 	e.expect("low")
 	at := metav1.NewTime(noon.Add(5 * time.Minute))
 	slow.DeletionTimestamp = &at
-	trimmed, err := trimPod(slow)
+	trimmed, err := kept.Trim(slow)
 	e.put(err)
-	e.put(e.pods.GetStore().Update(trimmed))
+	e.put(e.pods.Update(trimmed))
 	for range 350 {
 		e.after(tick)
 	}
@@ -472,15 +492,16 @@ func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
 		n, err := e.Add("a", "l40s-4", 1)
 		e.put(err)
 		n.Status.Allocatable = corev1.ResourceList{"pods": resource.MustParse("110")}
-		e.put(e.nodes.GetStore().Add(n))
+		_, err = e.client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{})
+		e.put(err)
 		first := e.add("first", "a", 1)
 		second := first.DeepCopy()
 		second.Name, second.UID = "second", "second"
 		_, err = e.client.CoreV1().Pods(second.Namespace).Create(t.Context(), second, metav1.CreateOptions{})
 		e.put(err)
-		trimmed, err := trimPod(second)
+		trimmed, err := kept.Trim(second)
 		e.put(err)
-		e.put(e.pods.GetStore().Add(trimmed))
+		e.put(e.pods.Add(trimmed))
 		e.Claims[0].Status.ReservedFor = append(e.Claims[0].Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "second", UID: "second"})
 		e.refuses["second"] = true
 		e.add("high", "", 10)
@@ -497,6 +518,22 @@ func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
 			t.Errorf("Event: %s", said)
 		}
 	}
+}
+
+// TestKeeper_NamespaceWithManyPods_OthersGetTheirTurn has pods of higher priority in one namespace, which fit nowhere.
+func TestKeeper_NamespaceWithManyPods_OthersGetTheirTurn(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	for gpus := int64(2); gpus < 8; gpus++ {
+		e.addFor(fmt.Sprint("large-", gpus), "", 20, gpus)
+	}
+	e.add("high", "", 10, func(p *corev1.Pod) { p.Namespace = "zeta" })
+	e.Claims[len(e.Claims)-1].Namespace = "zeta"
+	e.after(0)
+	e.expect()
+	e.after(tick)
+	e.expect("low")
 }
 
 // TestKeeper_LargeCluster_SearchesEachPartInTurn has the only victim on the last node, and then pods that leave a node of the first part.
@@ -546,7 +583,7 @@ func TestKeeper_RandomOrder_EachEvictionPlacesItsPod(t *testing.T) {
 			placed--
 			// The scheduler takes the pod of the highest priority.
 			var best *corev1.Pod
-			for _, p := range read.All[*corev1.Pod](e.pods.GetStore()) {
+			for _, p := range read.All[*corev1.Pod](e.pods) {
 				if p.Spec.NodeName == "" && (best == nil || *p.Spec.Priority > *best.Spec.Priority) {
 					best = p
 				}
@@ -583,5 +620,5 @@ func (e *env) served() (out []types.UID) {
 }
 
 func (e *env) free(node string) bool {
-	return !slices.ContainsFunc(read.All[*corev1.Pod](e.pods.GetStore()), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+	return !slices.ContainsFunc(read.All[*corev1.Pod](e.pods), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 }

@@ -17,9 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/act"
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/wire"
 )
 
@@ -94,29 +95,67 @@ func (k *Keeper) write(ctx context.Context, node string, gpus []string, value an
 	return nil
 }
 
-// end removes the reservation of an eviction, if it has one.
-func (k *Keeper) end(ctx context.Context, node string, e *eviction) error {
-	if e.reservation == nil {
-		return nil
-	}
-	if err := k.annotate(ctx, node, e.reservation, time.Time{}); err != nil {
+// renewal sets a reservation again, while victims leave.
+type renewal struct {
+	*Keeper
+	node string
+	*reservation
+}
+
+// Do implements act.Effect.
+func (r renewal) Do(ctx context.Context, now time.Time) error {
+	return r.annotate(ctx, r.node, r.reservation, now)
+}
+
+// release removes the reservation of an eviction.
+type release struct {
+	*Keeper
+	node string
+	*eviction
+	// forgets means that the eviction is over too.
+	forgets bool
+}
+
+// Do implements act.Effect.
+func (r release) Do(ctx context.Context, now time.Time) error {
+	if err := r.annotate(ctx, r.node, r.reservation, time.Time{}); err != nil {
 		return err
 	}
-	e.reservation = nil
+	r.reservation = nil
+	if r.forgets {
+		delete(r.evictions, r.node)
+	} else {
+		r.gone, r.woke = now, now
+	}
 	return nil
+}
+
+// forget forgets an eviction, once its reservation is removed.
+func (k *Keeper) forget(node string, e *eviction) []act.Write {
+	if e.reservation == nil {
+		delete(k.evictions, node)
+		return nil
+	}
+	return on(node, release{k, node, e, true})
+}
+
+// on returns a write of a Node.
+func on(node string, effect act.Effect) []act.Write {
+	return []act.Write{{About: corev1.ObjectReference{Kind: "Node", Name: node}, Effect: effect}}
 }
 
 // finish ends the reservation of an eviction whose victims are gone, once the scheduler has tried all waiting pods
 // often enough. The change of the slices then wakes the scheduler once more. While it still tries pods, nothing is
 // done: a pod of low priority at the end of a round would be the first to find the GPUs free. For the same reason it is
 // one reservation at a time, first that of the pod which the scheduler tries first, because this pod would take any.
-func (k *Keeper) finish(ctx context.Context, waiting []waiter, now time.Time) error {
+func (k *Keeper) finish(waiting []waiter, now time.Time) []act.Write {
 	if now.Sub(k.woke) < min(round+aTry*time.Duration(len(waiting)), longest) {
 		return nil
 	}
-	wake, blocked := false, false
+	var wake []act.Write
+	blocked := false
 	for _, w := range waiting {
-		node := k.servedOn(w.pod)
+		node := k.servedOn(w)
 		if node == "" {
 			continue
 		}
@@ -127,41 +166,35 @@ func (k *Keeper) finish(ctx context.Context, waiting []waiter, now time.Time) er
 			blocked = true
 		case r.rounds < rounds:
 			r.rounds++
-			wake, blocked = true, true
+			wake, blocked = k.wake(w.pod, now), true
 		case !blocked:
-			if err := k.end(ctx, node, e); err != nil {
-				return err
-			}
-			e.gone, k.woke = now, now
-			return nil
+			return on(node, release{k, node, e, false})
 		}
 	}
-	if !wake {
-		return nil
-	}
-	return k.wake(ctx, now)
+	return wake
 }
 
-func (k *Keeper) wake(ctx context.Context, now time.Time) error {
+func (k *Keeper) wake(pod *corev1.Pod, now time.Time) []act.Write {
 	k.woke = now
-	return k.cluster.Wake(ctx)
+	return act.Wake(k.cluster, pod)
 }
 
 // sweep removes reservations that are not of this process: a former leader's.
-func (k *Keeper) sweep(ctx context.Context, now time.Time) {
+func (k *Keeper) sweep(objects controller.Objects, now time.Time) (writes []act.Write) {
 	if now.Sub(k.swept) < renew {
-		return
+		return nil
 	}
 	k.swept = now
-	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
-		names := wire.ReservationsOf(k.o.Driver, n.Annotations)
-		if len(names) == 0 || k.evictions[n.Name] != nil {
-			continue
-		}
-		if err := k.write(ctx, n.Name, names, nil); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "GPUs stay reserved for a pod of higher priority for a moment", "node", n.Name)
+	for _, n := range objects.Nodes {
+		if names := wire.ReservationsOf(k.o.Driver, n.Annotations); len(names) > 0 && k.evictions[n.Name] == nil {
+			old := &reservation{}
+			for _, g := range names {
+				old.gpus = append(old.gpus, pack.GPU{Node: n.Name, Name: g})
+			}
+			writes = append(writes, k.forget(n.Name, &eviction{reservation: old})...)
 		}
 	}
+	return writes
 }
 
 // tainted reports whether all published devices of reserved GPUs have the taint.

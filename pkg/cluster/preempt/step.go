@@ -6,6 +6,8 @@ package preempt
 import (
 	"cmp"
 	"context"
+	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,12 +16,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/read"
@@ -37,79 +40,75 @@ type waiter struct {
 	key uint64
 }
 
-// step searches victims for at most one pod, and evicts them.
-func (k *Keeper) step(ctx context.Context, now time.Time) {
-	objects, ok := k.cluster.Objects()
-	if !ok {
-		return // It knows the cluster in a moment.
+// Reconcile implements act.Actor. It searches victims for at most one pod.
+func (k *Keeper) Reconcile(
+	ctx context.Context, objects controller.Objects, now time.Time,
+) (writes []act.Write, more bool) {
+	queue := k.queued(objects.Pods, now)
+	if old := k.sweep(objects, now); len(old) > 0 {
+		return old, true
 	}
-	pods := read.All[*corev1.Pod](k.pods.GetStore())
-	queue := k.queued(pods, now)
-	k.sweep(ctx, now)
-	k.follow(ctx, objects, pods, queue, now)
+	writes = k.follow(ctx, objects, queue, now)
 	if node := k.reserved(objects); node != "" {
-		k.proceed(ctx, objects, pods, k.complete(objects, queue, now), node, now)
-		return
+		return append(writes, k.proceed(ctx, objects, k.complete(objects, queue, now), node, now)...), false
 	}
-	lowest, found := lowestPriority(pods)
+	lowest := lowestPriority(objects.Pods)
 	due := func(w waiter) bool {
-		return found && now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && pack.Priority(w.pod) > lowest && k.may(w.pod, now)
+		return now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) &&
+			pack.Priority(w.pod) > lowest && k.may(w, now)
 	}
 	if !slices.ContainsFunc(queue, due) {
-		return
+		return writes, false
 	}
 	queue = k.complete(objects, queue, now)
+	next := -1
 	for i, w := range queue {
 		switch {
 		case !due(w):
 		case now.Before(k.alike[w.key]):
 			k.due[w.pod.UID] = k.alike[w.key]
-		default:
-			k.serve(ctx, objects, pods, w, queue[:i], now)
-			return
+		case next < 0 || k.turns.Compare(w.pod.Namespace, queue[next].pod.Namespace) < 0:
+			next = i
 		}
 	}
+	if next >= 0 {
+		k.turns.Take(queue[next].pod.Namespace)
+		writes = append(writes, k.serve(ctx, objects, queue[next], queue[:next], now)...)
+	}
+	return writes, false
 }
 
-// lowestPriority is the lowest priority of the pods on nodes.
-func lowestPriority(pods []*corev1.Pod) (lowest int32, found bool) {
+// lowestPriority is the lowest priority of the pods on nodes. No pod has a higher one than the default.
+func lowestPriority(pods []*corev1.Pod) int32 {
+	lowest := int32(math.MaxInt32)
 	for _, p := range pods {
-		if p.Spec.NodeName != "" && (!found || pack.Priority(p) < lowest) {
-			lowest, found = pack.Priority(p), true
+		if p.Spec.NodeName != "" {
+			lowest = min(lowest, pack.Priority(p))
 		}
 	}
-	return lowest, found
+	return lowest
 }
 
 // queued returns the pods that the scheduler found no node for, in its order, and forgets others.
 func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
-	live := sets.New[types.UID]()
+	live, namespaces := sets.New[types.UID](), map[string]bool{}
 	for _, pod := range pods {
 		if !waiting.Waits(pod) {
 			continue
 		}
 		live.Insert(pod.UID)
+		namespaces[pod.Namespace] = true
 		w := waiter{pod: pod, since: now}
 		if said := waiting.SaidOf(pod); said.Unschedulable {
 			w.since = said.At
 		}
 		out = append(out, w)
 	}
-	for id := range k.due {
-		if !live.Has(id) {
-			delete(k.due, id)
-		}
+	k.turns.Keep(namespaces)
+	for _, all := range []map[types.UID]time.Time{k.due, k.room} {
+		maps.DeleteFunc(all, func(id types.UID, _ time.Time) bool { return !live.Has(id) })
 	}
-	for id := range k.room {
-		if !live.Has(id) {
-			delete(k.room, id)
-		}
-	}
-	for key, at := range k.alike {
-		if !now.Before(at) {
-			delete(k.alike, key)
-		}
-	}
+	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
 	slices.SortFunc(out, func(a, b waiter) int {
 		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.since.Compare(b.since), cmp.Compare(a.pod.UID, b.pod.UID))
 	})
@@ -148,8 +147,10 @@ func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, 
 }
 
 // may reports whether a pod may preempt at all.
-func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
-	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever || pack.Apart(pod) != "" || k.served(pod) {
+func (k *Keeper) may(w waiter, now time.Time) bool {
+	pod := w.pod
+	never := ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever
+	if never || pack.Apart(pod) != "" || k.served(w) {
 		return false
 	}
 	if pod.Status.NominatedNodeName == "" {
@@ -157,18 +158,17 @@ func (k *Keeper) may(pod *corev1.Pod, now time.Time) bool {
 	}
 	// The scheduler has evicted others for the pod, or has found a node for it. A former leader's eviction needs its
 	// time.
-	return pod.Annotations[nominatedBy] == component && now.Sub(k.began) >= again
+	ours := func(f metav1.ManagedFieldsEntry) bool { return f.Manager == component }
+	return slices.ContainsFunc(pod.ManagedFields, ours) && now.Sub(k.began) >= again
 }
 
 // served reports whether pods leave a node for a pod.
-func (k *Keeper) served(pod *corev1.Pod) bool { return k.servedOn(pod) != "" }
-
-func (k *Keeper) servedWaiter(w waiter) bool { return k.served(w.pod) }
+func (k *Keeper) served(w waiter) bool { return k.servedOn(w) != "" }
 
 // servedOn returns the node that pods leave for a pod, or "".
-func (k *Keeper) servedOn(pod *corev1.Pod) string {
+func (k *Keeper) servedOn(w waiter) string {
 	for node, e := range k.evictions {
-		if e.pod == pod.UID {
+		if e.pod == w.pod.UID {
 			return node
 		}
 	}
@@ -176,12 +176,14 @@ func (k *Keeper) servedOn(pod *corev1.Pod) string {
 }
 
 // follow forgets evictions whose pod runs or whose time is up, and wakes the scheduler if a pod still waits.
-func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, queue []waiter, now time.Time) {
+func (k *Keeper) follow(
+	ctx context.Context, objects controller.Objects, queue []waiter, now time.Time,
+) (writes []act.Write) {
 	if len(k.evictions) == 0 {
-		return
+		return nil
 	}
 	present := map[types.UID]*corev1.Pod{}
-	for _, p := range pods {
+	for _, p := range objects.Pods {
 		present[p.UID] = p
 	}
 	reserved := sets.New[types.UID]()
@@ -191,9 +193,21 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		}
 	}
 	for node, e := range k.evictions {
-		needless := !slices.ContainsFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
+		at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
+		needless := at < 0
 		if e.victims == nil {
-			k.await(ctx, node, e, needless, now)
+			late := now.Sub(e.at) >= taintWithin
+			if late && !needless && !e.ends {
+				k.alone = now
+				delete(k.due, e.pod)
+				klog.FromContext(ctx).Info("The devices of reserved GPUs were not tainted: for an hour, pods are evicted only "+
+					"if the devices of one claim suffice. Device taints need Kubernetes 1.36, or their feature gate, and the "+
+					"plugin needs this version", "node", node, "after", now.Sub(e.at))
+			}
+			if late || needless {
+				e.ends = true
+				writes = append(writes, k.forget(node, e)...)
+			}
 			continue
 		}
 		// A pod that has not left a minute after its grace period may never leave.
@@ -215,22 +229,16 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, pods []
 		}
 		switch {
 		case !now.Before(until), needless:
-			k.forget(ctx, node, e)
+			writes = append(writes, k.forget(node, e)...)
 		case e.reservation != nil && now.Sub(e.reservation.set) >= renew:
-			if err := k.annotate(ctx, node, e.reservation, now); err != nil {
-				klog.FromContext(ctx).Error(err, "The GPUs that victims leave may go to other pods", "node", node)
-			}
+			writes = append(writes, on(node, renewal{k, node, e.reservation})...)
 		case e.reservation != nil:
 		case len(e.victims) == 0 && e.woken < mostWakes && now.Sub(e.gone) >= patience<<e.woken:
 			e.woken++
-			if err := k.wake(ctx, now); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it", "node", node)
-			}
+			writes = append(writes, k.wake(queue[at].pod, now)...)
 		}
 	}
-	if err := k.finish(ctx, queue, now); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "A pod waits although pods were evicted for it")
-	}
+	return append(writes, k.finish(queue, now)...)
 }
 
 // until is the least time for which an eviction is remembered once the victims are gone.
@@ -241,70 +249,37 @@ func (e *eviction) until() time.Time {
 	return e.gone.Add(again)
 }
 
-// forget forgets an eviction, and ends its reservation. If that fails, it is tried again.
-func (k *Keeper) forget(ctx context.Context, node string, e *eviction) {
-	if err := k.end(ctx, node, e); err != nil {
-		klog.FromContext(ctx).Error(err, "GPUs stay reserved for a moment", "node", node)
-		return
-	}
-	delete(k.evictions, node)
-}
-
-// await ends a reservation that is not needed any more, or that the plugin of the node does not follow.
-func (k *Keeper) await(ctx context.Context, node string, e *eviction, needless bool, now time.Time) {
-	if !needless && now.Sub(e.at) < taintWithin {
-		return
-	}
-	if !needless {
-		k.alone = now
-		delete(k.due, e.pod)
-		klog.FromContext(ctx).Info("The devices of reserved GPUs were not tainted: for an hour, pods are evicted only if the devices of "+
-			"one claim suffice. Device taints need Kubernetes 1.36, or their feature gate, and the plugin needs this version",
-			"node", node, "after", now.Sub(e.at))
-	}
-	k.forget(ctx, node, e)
-}
-
 // reserved returns a node whose reserved GPUs are all tainted, and whose victims are not evicted yet.
 func (k *Keeper) reserved(objects controller.Objects) string {
 	for node, e := range k.evictions {
-		if e.victims == nil && tainted(objects.Slices, node, e.reservation) {
+		if e.victims == nil && !e.ends && tainted(objects.Slices, node, e.reservation) {
 			return node
 		}
 	}
 	return ""
 }
 
-// proceed evicts the victims for whose GPUs a reservation holds. It searches them again, because others could take
-// devices before.
-func (k *Keeper) proceed(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, queue []waiter, node string, now time.Time) {
+// proceed evicts the victims for whose GPUs a reservation holds, or ends the reservation. It searches them again,
+// because others could take devices before.
+func (k *Keeper) proceed(
+	ctx context.Context, objects controller.Objects, queue []waiter, node string, now time.Time,
+) []act.Write {
 	e := k.evictions[node]
-	at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
-	if at >= 0 {
+	if at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod }); at >= 0 {
 		w := queue[at]
-		answer, ok := k.search(ctx, objects, pods, w, queue[:at], pack.Rules{}, k.reservedNode(node), e.reservation.gpus, now)
+		nodes := slices.DeleteFunc(slices.Clone(objects.Nodes), func(n *corev1.Node) bool { return n.Name != node })
+		answer, ok := k.search(ctx, objects, w, queue[:at], pack.Rules{}, nodes, e.reservation.gpus, now)
 		if ok && answer.Verdict == pack.Evict && sets.New(e.reservation.gpus...).HasAll(answer.GPUs...) {
-			k.try(ctx, w.pod, answer, false, now)
+			return k.attempt(w.pod, answer, false, now)
 		}
 	}
-	if e.victims == nil {
-		k.forget(ctx, node, e)
-	}
-}
-
-func (k *Keeper) reservedNode(name string) (out []*corev1.Node) {
-	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
-		if n.Name == name {
-			out = append(out, n)
-		}
-	}
-	return out
+	return k.forget(node, e)
 }
 
 // part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a
 // tenth of the nodes, too. A search among all nodes of a large cluster would end at its limit.
-func (k *Keeper) part(w waiter) (nodes []*corev1.Node, parts int) {
-	for _, n := range read.All[*corev1.Node](k.nodes.GetStore()) {
+func (k *Keeper) part(all []*corev1.Node, w waiter) (nodes []*corev1.Node, parts int) {
+	for _, n := range all {
 		if k.evictions[n.Name] == nil && w.goal.Needs.Excluded(n, w.pod) == "" {
 			nodes = append(nodes, n)
 		}
@@ -320,14 +295,18 @@ func (k *Keeper) part(w waiter) (nodes []*corev1.Node, parts int) {
 
 // search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that
 // cannot be judged.
-func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node, held []pack.GPU, now time.Time) (pack.Preemption, bool) {
+func (k *Keeper) search(
+	ctx context.Context, objects controller.Objects, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node,
+	held []pack.GPU, now time.Time,
+) (pack.Preemption, bool) {
 	logger := klog.FromContext(ctx)
-	taints, err := k.taintRules(ctx, now)
+	taints, err := k.rules.All(ctx)
 	if err != nil {
 		logger.Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
 		return pack.Preemption{}, false
 	}
-	c := &pack.Cluster{Pods: pods, AllPods: true, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
+	c := &pack.Cluster{Pods: objects.Pods, AllPods: true}
+	c.Budgets = read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())
 	c.Nodes = nodes
 	c.Claims, c.Classes, c.Rules = objects.Claims, objects.Classes, taints
 	names := sets.New[string]()
@@ -342,13 +321,13 @@ func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()
 	}
-	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, read.All[*corev1.Node](k.nodes.GetStore())) {
+	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, objects.Nodes) {
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
 	for _, o := range before {
 		// A pod that GPUs are reserved for takes no others, or leaves those.
-		if o.key != w.key && len(r.Before) < mostBefore && (r.Together || !k.servedWaiter(o)) {
+		if o.key != w.key && len(r.Before) < mostBefore && (r.Together || !k.served(o)) {
 			r.Before = append(r.Before, o.goal)
 		}
 	}
@@ -359,16 +338,18 @@ func (k *Keeper) search(ctx context.Context, objects controller.Objects, pods []
 }
 
 // serve searches victims for a pod. It evicts them, or first reserves the GPUs that they leave one after the other.
-func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*corev1.Pod, w waiter, before []waiter, now time.Time) {
-	nodes, parts := k.part(w)
+func (k *Keeper) serve(
+	ctx context.Context, objects controller.Objects, w waiter, before []waiter, now time.Time,
+) []act.Write {
+	nodes, parts := k.part(objects.Nodes, w)
 	pause := none / time.Duration(parts)
 	k.due[w.pod.UID] = now.Add(pause)
 	began, waits := k.room[w.pod.UID]
 	r := pack.Rules{Kept: waits && now.Sub(began) >= again}
 	r.Together = !k.alone.IsZero() && now.Sub(k.alone) < without
-	answer, ok := k.search(ctx, objects, pods, w, before, r, nodes, nil, now)
+	answer, ok := k.search(ctx, objects, w, before, r, nodes, nil, now)
 	if !ok {
-		return
+		return nil
 	}
 	if answer.Verdict != pack.Room {
 		k.turn++ // Where pods leave that make room, it is looked at again.
@@ -383,25 +364,19 @@ func (k *Keeper) serve(ctx context.Context, objects controller.Objects, pods []*
 		if answer.Verdict == pack.NoVictims {
 			k.alike[w.key] = now.Add(pause)
 		}
-		return
+		return nil
 	}
-	k.try(ctx, w.pod, answer, !r.Together && slices.ContainsFunc(before, k.servedWaiter), now)
+	return k.attempt(w.pod, answer, !r.Together && slices.ContainsFunc(before, k.served), now)
 }
 
-// try evicts the victims of an answer, or first reserves the GPUs if they do not come free at once, or if another pod
-// is served that comes first.
-func (k *Keeper) try(ctx context.Context, pod *corev1.Pod, answer pack.Preemption, second bool, now time.Time) {
+// attempt returns the eviction of the victims of an answer. The GPUs are reserved first if they do not come free at
+// once, or if another pod is served that comes first.
+func (k *Keeper) attempt(pod *corev1.Pod, answer pack.Preemption, second bool, now time.Time) []act.Write {
 	k.due[pod.UID] = now.Add(refused)
-	var err error
-	if answer.Together && !second || k.evictions[answer.Node] != nil {
-		err = k.evict(ctx, pod, answer, now)
-	} else if err = k.ask(ctx, answer); err == nil {
-		err = k.reserve(ctx, pod, answer, now)
-	}
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot evict the pods of lower priority; trying again", "pod", klog.KObj(pod), "node", answer.Node)
-		k.events.Eventf(pod, corev1.EventTypeWarning, "PreemptionFailed", "Cannot evict the pods of lower priority on node %s: trying again", answer.Node)
-	}
+	return []act.Write{{
+		About:  corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Effect: attempt{k, pod, answer, (!answer.Together || second) && k.evictions[answer.Node] == nil},
+	}}
 }
 
 // everywhere reports whether the scheduler found devices missing, and nothing else, on all nodes that the pod can use.
@@ -422,19 +397,3 @@ func everywhere(w waiter, nodes []*corev1.Node) bool {
 
 // lacking is the scheduler's count of nodes that lack devices.
 var lacking = regexp.MustCompile(`\b([0-9]+) cannot allocate all claims`)
-
-// taintRules reads the DeviceTaintRules, unless that was done a moment ago.
-func (k *Keeper) taintRules(ctx context.Context, now time.Time) ([]*resourceapi.DeviceTaintRule, error) {
-	if !k.rules.at.IsZero() && now.Sub(k.rules.at) < refused {
-		return k.rules.all, nil
-	}
-	all, _, err := read.TaintRules(ctx, k.dynamic)
-	if err != nil {
-		return nil, err
-	}
-	k.rules = rules{at: now}
-	for i := range all {
-		k.rules.all = append(k.rules.all, &all[i])
-	}
-	return k.rules.all, nil
-}

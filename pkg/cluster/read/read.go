@@ -144,13 +144,13 @@ func ListWatch[L List](c Client[L], selector string) *cache.ListWatch {
 // without a limit must have one object, or a schema that limits its size.
 func Informer[L List](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
 	lw, trim := ListWatch(c, selector), limited(trim)
-	lw.ListWithContextFunc = trimmedPages(c, selector, trim, func(runtime.Object) bool { return true })
+	lw.ListWithContextFunc = trimmedPages(c, selector, trim)
 	return newInformer(lw, api, of, cache.Indexers{}, trim)
 }
 
 // trimmedPages asks a server without streams of objects for pages. The reflector's options would ask for all objects at
-// once.
-func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc, keep func(runtime.Object) bool) cache.ListWithContextFunc {
+// once. It leaves out those of which trim keeps nothing.
+func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc) cache.ListWithContextFunc {
 	return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &trimmedList{}
 		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector, Limit: TenantsPageSize}, alone(c.List)) {
@@ -162,9 +162,6 @@ func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc
 				return nil, err
 			}
 			for _, item := range items {
-				if !keep(item) {
-					continue
-				}
 				trimmed, err := trim(item)
 				if err != nil {
 					return nil, err
@@ -228,9 +225,11 @@ func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) fu
 func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc) cache.SharedIndexInformer {
 	all := client.CoreV1().Pods(metav1.NamespaceAll)
 	lw, trim := ListWatch(all, selector), limited(trim)
-	lw.ListWithContextFunc = trimmedPages(all, selector, trim, func(o runtime.Object) bool {
-		pod, ok := o.(*corev1.Pod)
-		return ok && keep(pod)
+	lw.ListWithContextFunc = trimmedPages(all, selector, func(object any) (any, error) {
+		if pod, ok := object.(*corev1.Pod); !ok || !keep(pod) {
+			return nil, nil
+		}
+		return trim(object)
 	})
 	follow := lw.WatchFuncWithContext
 	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
