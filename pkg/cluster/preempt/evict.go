@@ -52,7 +52,7 @@ func (a attempt) Do(ctx context.Context, now time.Time) error {
 // try writes nothing unless the API server would evict each victim.
 func (a attempt) try(ctx context.Context, now time.Time) error {
 	for _, v := range a.answer.Victims {
-		if err := a.evictOne(ctx, v, metav1.DryRunAll); err != nil {
+		if err := a.evictOne(ctx, v, now, metav1.DryRunAll); err != nil {
 			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
 		}
 	}
@@ -64,18 +64,18 @@ func (a attempt) try(ctx context.Context, now time.Time) error {
 
 // evict evicts the victims of a pod.
 func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
+	if err := k.nominate(ctx, pod, p.Node); err != nil {
+		return err // The pod has changed: it may have a node now, or be deleted.
+	}
 	e := k.evictions[p.Node]
 	if e == nil {
-		e = &eviction{pod: pod.UID}
+		e = &eviction{pod: pod.UID, owner: ownerOf(pod)}
 		k.evictions[p.Node] = e
 	}
 	e.victims, e.at = map[types.UID]bool{}, now
 	k.due[pod.UID] = now.Add(again)
-	if err := k.nominate(ctx, pod, p.Node); err != nil {
-		klog.FromContext(ctx).Error(err, "Pods are evicted for a pod without it", "pod", klog.KObj(pod))
-	}
 	for _, v := range p.Victims {
-		if err := k.evictOne(ctx, v); err != nil {
+		if err := k.evictOne(ctx, v, now); err != nil {
 			return fmt.Errorf("evict pod %s: %w", ask.NameOf(v), err)
 		}
 		e.victims[v.UID] = true
@@ -91,8 +91,8 @@ func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, 
 	return nil
 }
 
-// evictOne evicts a pod, or only asks whether it could be.
-func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+// evictOne evicts a pod, or only asks whether it could be. It remembers a pod that the API server does not evict.
+func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, dryRun ...string) error {
 	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID)), DryRun: dryRun}
 	pods := k.client.CoreV1().Pods(pod.Namespace)
 	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o})
@@ -102,13 +102,16 @@ func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string
 	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
 		return nil
 	}
+	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		k.refused[pod.UID] = now.Add(refusedFor)
+	}
 	return err
 }
 
-// nominate writes the node into a pod, as the scheduler does for the pods for which it evicts others.
+// nominate writes the node into a pod that is as the search found it, as the scheduler does for the pods for which it evicts others.
 func (k *Keeper) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node},
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "status": map[string]any{"nominatedNodeName": node},
 	})
 	if err == nil {
 		_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: component}, "status")

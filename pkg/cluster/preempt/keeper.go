@@ -25,8 +25,15 @@ const (
 	// again is the time until victims are searched once more for a pod, after an eviction or without any.
 	again = time.Minute
 	// refused is this time after an eviction that the API server refused, and none the time after a search without
-	// victims.
+	// victims. A pod whose eviction was refused is no victim for refusedFor.
 	refused, none = 30 * time.Second, 20 * time.Second
+	refusedFor    = 5 * time.Minute
+	// aheadFor is the time for which a pod counts that the scheduler tries before another one.
+	aheadFor = 5 * time.Minute
+	// rememberFor is the time after which an eviction is forgotten, although victims have not left.
+	rememberFor = 10 * time.Minute
+	// longestVain is the longest pause after an eviction that did not place its pod. The first one is again.
+	longestVain = time.Hour
 	// tick is the least pause between two steps.
 	tick = time.Second
 	// limit is the time for one search.
@@ -69,6 +76,11 @@ type Keeper struct {
 	alike map[uint64]time.Time
 	// room is since when a pod waits although claims that no pod uses count as released.
 	room map[types.UID]time.Time
+	// searched is when victims were last searched for a pod, and ahead since when it is tried before one for which they
+	// are searched. refused has the pods whose eviction was refused, until they may be victims again.
+	searched, ahead, refused map[types.UID]time.Time
+	// vain has the evictions that did not place their pod, by its owner.
+	vain map[types.UID]vain
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	// turn counts the searches, of which each looks at another part of a large cluster. turns has those of namespaces.
@@ -79,9 +91,17 @@ type Keeper struct {
 	swept, alone, woke time.Time
 }
 
+// vain are evictions for the pods of one owner that did not place them. No pod is evicted for another one until a time.
+type vain struct {
+	count int
+	until time.Time
+}
+
 // eviction is the set of victims of one pod.
 type eviction struct {
-	pod types.UID
+	pod, owner types.UID
+	// judged means that it is known whether it placed its pod.
+	judged bool
 	// victims is nil while GPUs are reserved and nothing is evicted yet.
 	victims map[types.UID]bool
 	at      time.Time
@@ -103,7 +123,8 @@ func New(
 		o: o, cluster: cluster, client: client, rules: rules, events: events,
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
-		turns: act.Turns{},
+		turns: act.Turns{}, searched: map[types.UID]time.Time{}, ahead: map[types.UID]time.Time{},
+		refused: map[types.UID]time.Time{}, vain: map[types.UID]vain{},
 	}
 }
 

@@ -190,6 +190,7 @@ func (e *env) addFor(name, node string, priority int32, gpus int64, change ...fu
 		p.Status.Phase = corev1.PodPending
 		p.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.NewTime(e.now.Add(-time.Minute)),
+			Message: "0/1 nodes are available: 1 cannot allocate all claims.",
 		}}
 	}
 	for _, f := range change {
@@ -439,6 +440,7 @@ func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 		"Kueue": func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },
 		"gang":  func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} },
 		"volume": func(p *corev1.Pod) {
+			p.Status.Conditions[0].Message = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
 		},
 		"nominated by the scheduler": func(p *corev1.Pod) {

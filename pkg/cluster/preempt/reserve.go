@@ -52,7 +52,7 @@ type reservation struct {
 
 // reserve reserves the GPUs of an answer. The victims are evicted once all their devices have the taint.
 func (k *Keeper) reserve(ctx context.Context, pod *corev1.Pod, p pack.Preemption, now time.Time) error {
-	e := &eviction{pod: pod.UID, at: now, reservation: &reservation{gpus: p.GPUs}}
+	e := &eviction{pod: pod.UID, owner: ownerOf(pod), at: now, reservation: &reservation{gpus: p.GPUs}}
 	if err := k.annotate(ctx, p.Node, e.reservation, now); err != nil {
 		return err
 	}

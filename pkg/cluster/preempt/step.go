@@ -8,9 +8,7 @@ import (
 	"context"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,7 +52,7 @@ func (k *Keeper) Reconcile(
 	}
 	lowest := lowestPriority(objects.Pods)
 	due := func(w waiter) bool {
-		return now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) &&
+		return now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && !now.Before(k.vain[ownerOf(w.pod)].until) &&
 			pack.Priority(w.pod) > lowest && k.may(w, now)
 	}
 	if !slices.ContainsFunc(queue, due) {
@@ -67,12 +65,14 @@ func (k *Keeper) Reconcile(
 		case !due(w):
 		case now.Before(k.alike[w.key]):
 			k.due[w.pod.UID] = k.alike[w.key]
-		case next < 0 || k.turns.Compare(w.pod.Namespace, queue[next].pod.Namespace) < 0:
+		case next < 0 || cmp.Or(k.turns.Compare(w.pod.Namespace, queue[next].pod.Namespace),
+			k.searched[w.pod.UID].Compare(k.searched[queue[next].pod.UID])) < 0:
 			next = i
 		}
 	}
 	if next >= 0 {
 		k.turns.Take(queue[next].pod.Namespace)
+		k.searched[queue[next].pod.UID] = now
 		writes = append(writes, k.serve(ctx, objects, queue[next], queue[:next], now)...)
 	}
 	return writes, false
@@ -105,7 +105,9 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 		out = append(out, w)
 	}
 	k.turns.Keep(namespaces)
-	for _, all := range []map[types.UID]time.Time{k.due, k.room} {
+	maps.DeleteFunc(k.vain, func(_ types.UID, v vain) bool { return now.Sub(v.until) > longestVain })
+	maps.DeleteFunc(k.refused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
+	for _, all := range []map[types.UID]time.Time{k.due, k.room, k.searched, k.ahead} {
 		maps.DeleteFunc(all, func(id types.UID, _ time.Time) bool { return !live.Has(id) })
 	}
 	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
@@ -150,7 +152,7 @@ func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, 
 func (k *Keeper) may(w waiter, now time.Time) bool {
 	pod := w.pod
 	never := ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever
-	if never || pack.Apart(pod) != "" || k.served(w) {
+	if never || !waitsForDevices(w, now) || k.served(w) {
 		return false
 	}
 	if pod.Status.NominatedNodeName == "" {
@@ -160,6 +162,39 @@ func (k *Keeper) may(w waiter, now time.Time) bool {
 	// time.
 	ours := func(f metav1.ManagedFieldsEntry) bool { return f.Manager == component }
 	return slices.ContainsFunc(pod.ManagedFields, ours) && now.Sub(k.began) >= again
+}
+
+// waitsForDevices reports whether a pod waits for devices only, on at least one node, by the scheduler's own word. Such
+// pods are served, and take what fits them before those of lower priority. One that the scheduler has not tried yet is
+// one of them for a moment.
+func waitsForDevices(w waiter, now time.Time) bool {
+	said := waiting.SaidOf(w.pod)
+	untried := !said.Tried && now.Sub(w.pod.CreationTimestamp.Time) < patience
+	return pack.Apart(w.pod) == "" && (said.Unschedulable && said.Lacks > 0 || untried)
+}
+
+// before returns the pods that the scheduler tries before another one, and that take devices first. A pod that stayed
+// one of them for a time may never start.
+func (k *Keeper) before(w waiter, first []waiter, together bool, now time.Time) (out []pack.Goal) {
+	for _, o := range first {
+		if k.ahead[o.pod.UID].IsZero() {
+			k.ahead[o.pod.UID] = now
+		}
+		// A pod that GPUs are reserved for takes no others, or leaves those.
+		if o.key != w.key && len(out) < mostBefore && (together || !k.served(o)) &&
+			waitsForDevices(o, now) && now.Sub(k.ahead[o.pod.UID]) < aheadFor {
+			out = append(out, o.goal)
+		}
+	}
+	return out
+}
+
+// ownerOf returns the UID of a pod's controller, which replaces it, or of a pod without one.
+func ownerOf(pod *corev1.Pod) types.UID {
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		return owner.UID
+	}
+	return pod.UID
 }
 
 // served reports whether pods leave a node for a pod.
@@ -227,8 +262,12 @@ func (k *Keeper) follow(
 		if !e.gone.IsZero() && e.until().After(until) {
 			until = e.until()
 		}
+		if longest := e.at.Add(rememberFor); until.After(longest) {
+			until = longest
+		}
 		switch {
 		case !now.Before(until), needless:
+			k.judge(e, present[e.pod])
 			writes = append(writes, k.forget(node, e)...)
 		case e.reservation != nil && now.Sub(e.reservation.set) >= renew:
 			writes = append(writes, on(node, renewal{k, node, e.reservation})...)
@@ -239,6 +278,19 @@ func (k *Keeper) follow(
 		}
 	}
 	return append(writes, k.finish(queue, now)...)
+}
+
+// judge remembers an eviction whose pod did not start, or forgets the earlier ones of its owner.
+func (k *Keeper) judge(e *eviction, pod *corev1.Pod) {
+	switch {
+	case e.judged:
+	case pod != nil && pod.Spec.NodeName != "":
+		delete(k.vain, e.owner)
+	default:
+		count := k.vain[e.owner].count
+		k.vain[e.owner] = vain{count + 1, e.at.Add(min(again<<min(count, 6), longestVain))}
+	}
+	e.judged = true
 }
 
 // until is the least time for which an eviction is remembered once the victims are gone.
@@ -278,9 +330,10 @@ func (k *Keeper) proceed(
 
 // part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a
 // tenth of the nodes, too. A search among all nodes of a large cluster would end at its limit.
-func (k *Keeper) part(all []*corev1.Node, w waiter) (nodes []*corev1.Node, parts int) {
-	for _, n := range all {
-		if k.evictions[n.Name] == nil && w.goal.Needs.Excluded(n, w.pod) == "" {
+func (k *Keeper) part(objects controller.Objects, w waiter) (nodes []*corev1.Node, parts int) {
+	repelled := waiting.Repelled(w.pod, objects.Pods, objects.Nodes)
+	for _, n := range objects.Nodes {
+		if k.evictions[n.Name] == nil && !repelled.Has(n.Name) && w.goal.Needs.Excluded(n, w.pod) == "" {
 			nodes = append(nodes, n)
 		}
 	}
@@ -325,12 +378,7 @@ func (k *Keeper) search(
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
-	for _, o := range before {
-		// A pod that GPUs are reserved for takes no others, or leaves those.
-		if o.key != w.key && len(r.Before) < mostBefore && (r.Together || !k.served(o)) {
-			r.Before = append(r.Before, o.goal)
-		}
-	}
+	r.Refused, r.Before = sets.KeySet(k.refused), k.before(w, before, r.Together, now)
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
 	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
 		"nodes", len(nodes), "victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
@@ -341,7 +389,7 @@ func (k *Keeper) search(
 func (k *Keeper) serve(
 	ctx context.Context, objects controller.Objects, w waiter, before []waiter, now time.Time,
 ) []act.Write {
-	nodes, parts := k.part(objects.Nodes, w)
+	nodes, parts := k.part(objects, w)
 	pause := none / time.Duration(parts)
 	k.due[w.pod.UID] = now.Add(pause)
 	began, waits := k.room[w.pod.UID]
@@ -388,12 +436,5 @@ func everywhere(w waiter, nodes []*corev1.Node) bool {
 			usable++
 		}
 	}
-	if found := lacking.FindStringSubmatch(waiting.SaidOf(w.pod).Message); found != nil {
-		count, err := strconv.Atoi(found[1])
-		return err == nil && count == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
-	}
-	return false
+	return waiting.SaidOf(w.pod).Lacks == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
 }
-
-// lacking is the scheduler's count of nodes that lack devices.
-var lacking = regexp.MustCompile(`\b([0-9]+) cannot allocate all claims`)

@@ -80,7 +80,7 @@ func (u PodUses) placeable(pod, out *corev1.Pod) {
 	out.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
-			if !u.Explain {
+			if !u.Explain && !u.Preempt {
 				c.Message = ""
 			}
 			out.Status.Conditions = append(out.Status.Conditions, c)
@@ -140,6 +140,9 @@ func evictable(pod, out *corev1.Pod) {
 	to.SchedulingGroup, out.Labels = in.SchedulingGroup, pod.Labels
 	to.TerminationGracePeriodSeconds = in.TerminationGracePeriodSeconds
 	out.Status.StartTime, out.Status.NominatedNodeName = pod.Status.StartTime, pod.Status.NominatedNodeName
+	if repels := waiting.Repels(pod); in.NodeName != "" && len(repels) > 0 {
+		to.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: repels}}
+	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}

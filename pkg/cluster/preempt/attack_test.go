@@ -1,0 +1,272 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// says is the scheduler's message about a pod.
+func says(message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/2 nodes are available: " + message }
+}
+
+// replaces is the UID of the controller whose pods replace each other.
+func replaces(owner types.UID) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: string(owner), UID: owner, Controller: new(true)}}
+	}
+}
+
+// change puts a changed pod into the cache.
+func (e *env) change(p *corev1.Pod, change func(*corev1.Pod)) {
+	e.t.Helper()
+	p = p.DeepCopy()
+	change(p)
+	trimmed, err := kept.Trim(p)
+	e.put(err)
+	e.put(e.pods.Update(trimmed))
+}
+
+// TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst has pods that wait for something else than devices, beside one
+// that waits for devices: one pod is evicted for that one, and none for them.
+func TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst(t *testing.T) {
+	for name, stuck := range map[string]func(*corev1.Pod){
+		"an unbound volume":   says("pod has unbound immediate PersistentVolumeClaims. not found"),
+		"a strict spread":     says("2 node(s) didn't match pod topology spread constraints."),
+		"no CPU":              says("2 Insufficient cpu."),
+		"ports":               says("2 node(s) didn't have free ports for the requested pod ports."),
+		"an error":            func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulerError },
+		"Kueue's label":       func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} },
+		"a gang's annotation": func(p *corev1.Pod) { p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"} },
+		"no such scheduler": func(p *corev1.Pod) {
+			p.Spec.SchedulerName, p.Status.Conditions = "gone", nil
+			p.CreationTimestamp = metav1.NewTime(noon.Add(-time.Minute))
+		},
+	} {
+		for _, priority := range []int32{10, 20} {
+			e := newEnv(t, Options{})
+			for _, node := range []string{"a", "b"} {
+				e.node(node)
+				e.add("on-"+node, node, 1)
+			}
+			e.add("stuck", "", priority, func(p *corev1.Pod) {
+				p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(noon.Add(-time.Hour))
+			}, stuck)
+			e.add("high", "", 10)
+			for range 50 {
+				e.after(tick)
+			}
+			if len(e.evicted) != 1 {
+				t.Errorf("%s, priority %d: evicted %q, want one pod", name, priority, e.evicted)
+			}
+		}
+	}
+}
+
+// TestKeeper_PodBeforeNeverStarts_CountsForFiveMinutes has a pod that the scheduler tries first, and that may evict none.
+func TestKeeper_PodBeforeNeverStarts_CountsForFiveMinutes(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	e.add("first", "", 20, func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) })
+	e.add("high", "", 10)
+	for range aheadFor/tick - 1 {
+		e.after(tick)
+	}
+	e.expect()
+	for range none / tick {
+		e.after(tick)
+	}
+	e.expect("low")
+}
+
+// TestKeeper_RunningPodKeepsItOut_EvictsElsewhere has a pod with required anti-affinity on a node with a victim.
+func TestKeeper_RunningPodKeepsItOut_EvictsElsewhere(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a", 2)
+	e.add("cheap", "a", 1)
+	e.add("guard", "a", 30, func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "high"}},
+			}},
+		}}
+	})
+	e.node("b")
+	e.add("dear", "b", 5)
+	e.add("high", "", 10, says("1 cannot allocate all claims, 1 node(s) didn't satisfy existing pods anti-affinity rules."),
+		func(p *corev1.Pod) { p.Labels = map[string]string{"app": "high"} })
+	e.after(0)
+	e.expect("dear")
+}
+
+// TestKeeper_SchedulerNamesAnotherReason_EvictsNone has the scheduler's word that no node lacks devices only.
+func TestKeeper_SchedulerNamesAnotherReason_EvictsNone(t *testing.T) {
+	for _, message := range []string{
+		"2 node(s) didn't satisfy existing pods anti-affinity rules.", "2 node(s) had untolerated taint(s).", "2 Insufficient cpu.", "",
+	} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		e.add("low", "a", 1)
+		e.add("high", "", 10, says(message))
+		for range 70 {
+			e.after(tick)
+		}
+		e.expect()
+	}
+}
+
+// TestKeeper_EvictionsDoNotHelp_BackOffByOwner has a pod that never starts, whose victim is there again each time. In
+// the second case its controller replaces it each time.
+func TestKeeper_EvictionsDoNotHelp_BackOffByOwner(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		e.add("low-0", "a", 1)
+		e.add("high-0", "", 10, replaces("rs"))
+		const step = 5 * time.Second
+		var at []time.Duration
+		for since := time.Duration(0); since < 2*time.Hour; since += step {
+			before := len(e.evicted)
+			e.after(step)
+			if n := len(e.evicted); n > before {
+				at = append(at, since)
+				e.add(fmt.Sprint("low-", n), "a", 1)
+				if replaced {
+					e.end(fmt.Sprint("high-", n-1))
+					e.add(fmt.Sprint("high-", n), "", 10, replaces("rs"))
+				}
+			}
+		}
+		if len(at) < 6 || len(at) > 8 {
+			t.Errorf("replaced %v: pods were evicted at %v", replaced, at)
+		}
+		for i := range len(at) - 1 {
+			if pause := at[i+1] - at[i]; pause < time.Minute<<i {
+				t.Errorf("replaced %v: the pause after eviction %d is %s", replaced, i+1, pause)
+			}
+		}
+	}
+}
+
+// TestKeeper_PodStarts_ForgetsVainEvictions has a pod that starts at last, and then waits again.
+func TestKeeper_PodStarts_ForgetsVainEvictions(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.vain["rs"] = vain{5, e.now}
+	e.node("a")
+	e.add("low", "a", 1)
+	high := e.add("high", "", 10, replaces("rs"))
+	e.after(0)
+	e.expect("low")
+	e.change(high, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning })
+	e.after(tick)
+	if len(e.vain) > 0 {
+		t.Errorf("after the pod has started: %v", e.vain)
+	}
+}
+
+// TestKeeper_PodChangesDuringTheSearch_EvictsNone has an API server that refuses the nomination: the pod was bound, changed
+// or deleted meanwhile.
+func TestKeeper_PodChangesDuringTheSearch_EvictsNone(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, refusal := range map[string]error{
+		"changed": apierrors.NewConflict(pods, "high", errors.New("it has changed")), "deleted": apierrors.NewNotFound(pods, "high"),
+		"no answer": errors.New("connection refused"),
+	} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		e.add("low", "a", 1)
+		e.add("high", "", 10, func(p *corev1.Pod) { p.ResourceVersion = "7" })
+		var patch string
+		e.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			patch = string(a.(clienttesting.PatchAction).GetPatch())
+			return true, nil, refusal
+		})
+		e.after(0)
+		e.expect()
+		if !strings.Contains(patch, `"resourceVersion":"7"`) || !strings.Contains(patch, `"uid":"high"`) {
+			t.Errorf("%s: the patch is %s", name, patch)
+		}
+		if said := <-e.events.Events; !strings.HasPrefix(said, "Warning PreemptionFailed") {
+			t.Errorf("%s: %s", name, said)
+		}
+	}
+}
+
+// TestKeeper_PodsThatNeverFit_DoNotStarveOthers has 50 of them with a higher priority, in the namespace of a pod with a
+// victim that comes later.
+func TestKeeper_PodsThatNeverFit_DoNotStarveOthers(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	for gpus := int64(2); gpus < 52; gpus++ {
+		e.addFor(fmt.Sprint("large-", gpus), "", 20, gpus)
+	}
+	for range 50 {
+		e.after(tick)
+	}
+	e.expect()
+	e.add("high", "", 10)
+	e.after(tick)
+	e.expect("low")
+}
+
+// TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes has a victim with a grace period of a year.
+func TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.node("b")
+	slow := e.add("low", "a", 1)
+	e.add("other", "b", 2)
+	e.add("high", "", 10)
+	e.slow = true
+	e.after(0)
+	e.expect("low")
+	e.change(slow, func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.AddDate(1, 0, 0))) })
+	for range rememberFor/tick - 2 {
+		e.after(tick)
+	}
+	e.expect("low")
+	for range 2 * none / tick {
+		e.after(tick)
+	}
+	e.expect("low", "other")
+}
+
+// TestKeeper_EvictionRefused_NextVictim has a cheapest victim that the API server never evicts: a disruption budget whose
+// controller is behind, or a webhook.
+func TestKeeper_EvictionRefused_NextVictim(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a", 2)
+	e.add("refused", "a", 1)
+	e.add("next", "a", 2)
+	e.add("high", "", 10)
+	e.refuses["refused"] = true
+	var tried []time.Duration
+	for since := time.Duration(0); since < refusedFor; since += tick {
+		before := len(e.client.Actions())
+		e.after(tick)
+		if slices.ContainsFunc(e.client.Actions()[before:], func(a clienttesting.Action) bool { return a.GetSubresource() == "eviction" }) {
+			tried = append(tried, since)
+		}
+	}
+	e.expect("next")
+	if len(tried) != 2 || tried[1] > refused+tick {
+		t.Errorf("evictions were tried after %v", tried)
+	}
+}
