@@ -247,7 +247,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "pods are evicted because a scheduler fails", File: "pkg/cluster/preempt/step.go",
-		Old: "said.Unschedulable {", New: "said.Tried {",
+		Old: "said.Unschedulable && said.Lacks > 0", New: "said.Lacks > 0",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
 	{
@@ -502,7 +502,8 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "victims are evicted before all may be", File: "pkg/cluster/preempt/evict.go",
-		Old: "a.evictOne(ctx, v, metav1.DryRunAll); err != nil {", New: "a.evictOne(ctx, v, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
+		Old:     "a.evictOne(ctx, v, now, metav1.DryRunAll); err != nil {",
+		New:     "a.evictOne(ctx, v, now, metav1.DryRunAll); err != nil && ctx.Err() != nil {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_EvictionRefused_NoneIsEvicted",
 	},
 	{
@@ -532,7 +533,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a pod whose victims leave slowly preempts again", File: "pkg/cluster/preempt/step.go",
-		Old: "pack.Apart(pod) != \"\" || k.served(w) {", New: "pack.Apart(pod) != \"\" {",
+		Old: "!waitsForDevices(w, now) || k.served(w) {", New: "!waitsForDevices(w, now) {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
 	},
 	{

@@ -15,4 +15,5 @@ const (
 )
 
 // mutations lists all mutations, each with the test that must fail.
-var mutations = slices.Concat(claimMutations, formMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, webMutations, releaseMutations, simulatorMutations)
+var mutations = slices.Concat(claimMutations, formMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, webMutations,
+	releaseMutations, simulatorMutations, preemptMutations)

@@ -98,11 +98,7 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 		}
 		live.Insert(pod.UID)
 		namespaces[pod.Namespace] = true
-		w := waiter{pod: pod, since: now}
-		if said := waiting.SaidOf(pod); said.Unschedulable {
-			w.since = said.At
-		}
-		out = append(out, w)
+		out = append(out, waiter{pod: pod, since: waiting.SaidOf(pod).At})
 	}
 	k.turns.Keep(namespaces)
 	maps.DeleteFunc(k.vain, func(_ types.UID, v vain) bool { return now.Sub(v.until) > longestVain })

@@ -1,0 +1,86 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+const preemption = "./pkg/cluster/preempt"
+
+// preemptMutations take from preemption what keeps it to the scheduler's word, and its memory of what did not help.
+var preemptMutations = []Mutation{
+	{
+		Name: "pods are evicted for a pod that has changed", File: "pkg/cluster/preempt/evict.go",
+		Old:     "return err // The pod has changed: it may have a node now, or be deleted.",
+		New:     "_ = err",
+		Package: preemption, Test: "TestKeeper_PodChangesDuringTheSearch_EvictsNone",
+	},
+	{
+		Name: "the nomination is for any version of a pod", File: "pkg/cluster/preempt/evict.go",
+		Old: `"uid": pod.UID, "resourceVersion": pod.ResourceVersion}`, New: `"uid": pod.UID}`,
+		Package: preemption, Test: "TestKeeper_PodChangesDuringTheSearch_EvictsNone",
+	},
+	{
+		Name: "evictions that do not help go on each minute", File: "pkg/cluster/preempt/step.go",
+		Old: "again<<min(count, 6)", New: "again",
+		Package: preemption, Test: "TestKeeper_EvictionsDoNotHelp_BackOffByOwner",
+	},
+	{
+		Name: "a new pod of the same owner knows no vain evictions", File: "pkg/cluster/preempt/step.go",
+		Old: "		return owner.UID\n", New: "		return pod.UID\n",
+		Package: preemption, Test: "TestKeeper_EvictionsDoNotHelp_BackOffByOwner",
+	},
+	{
+		Name: "pods that never fit are searched first", File: "pkg/cluster/preempt/step.go",
+		Old: "		k.searched[queue[next].pod.UID] = now\n", New: "",
+		Package: preemption, Test: "TestKeeper_PodsThatNeverFit_DoNotStarveOthers",
+	},
+	{
+		Name: "a pod that cannot start takes devices first", File: "pkg/cluster/preempt/step.go",
+		Old: "			waitsForDevices(o, now) && now.Sub", New: "			now.Sub",
+		Package: preemption, Test: "TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst",
+	},
+	{
+		Name: "a pod that never starts takes devices first for ever", File: "pkg/cluster/preempt/step.go",
+		Old: " && now.Sub(k.ahead[o.pod.UID]) < aheadFor {", New: " {",
+		Package: preemption, Test: "TestKeeper_PodBeforeNeverStarts_CountsForFiveMinutes",
+	},
+	{
+		Name: "pods are evicted though none lacks devices only", File: "pkg/cluster/preempt/step.go",
+		Old: "said.Unschedulable && said.Lacks > 0", New: "said.Unschedulable",
+		Package: preemption, Test: "TestKeeper_SchedulerNamesAnotherReason_EvictsNone",
+	},
+	{
+		Name: "pods are evicted on a node that a running pod closes", File: "pkg/cluster/preempt/step.go",
+		Old: "!repelled.Has(n.Name) && ", New: "",
+		Package: preemption, Test: "TestKeeper_RunningPodKeepsItOut_EvictsElsewhere",
+	},
+	{
+		Name: "a victim that is never evicted is tried for ever", File: "pkg/cluster/preempt/evict.go",
+		Old: "		k.refused[pod.UID] = now.Add(refusedFor)\n", New: "",
+		Package: preemption, Test: "TestKeeper_EvictionRefused_NextVictim",
+	},
+	{
+		Name: "a victim that stays blocks its node for a year", File: "pkg/cluster/preempt/step.go",
+		Old: "			until = longest\n", New: "",
+		Package: preemption, Test: "TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes",
+	},
+	{
+		Name: "a pod that leaves in an hour makes room", File: "pkg/cluster/pack/preempt.go",
+		Old: "wait > -leaveFor && wait <= leavesWithin", New: "wait > -leaveFor",
+		Package: "./pkg/cluster/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
+	},
+	{
+		Name: "the controller may write the status of pods", File: chart + "/templates/admissionpolicy.yaml",
+		Old: "field == 'nominatedNodeName' ||", New: "field != '' ||",
+		Package: charts, Test: "TestWritesPolicies_PodStatus_OnlyItsNomination",
+	},
+	{
+		Name: "the controller may evict pods of the cluster itself", File: chart + "/templates/admissionpolicy.yaml",
+		Old: "append (.Values.preemption.exemptNamespaces | default list)", New: "append list",
+		Package: charts, Test: "TestWritesPolicies_Evictions_OutsideExemptNamespacesOnly",
+	},
+	{
+		Name: "anyone's claim counts as an attempt for a pod", File: "pkg/cluster/controller/budgets.go",
+		Old: "owner == nil || !slices.Contains(makers, account)", New: "owner == nil",
+		Package: control, Test: "TestBudgets_QuotaRefusesPodsClaim_OneReservation",
+	},
+}
