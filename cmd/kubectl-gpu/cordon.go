@@ -215,15 +215,14 @@ func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
 		var shapes pool.Shapes
 		o := t.objects.Objects
 		o.Slices = nil
-		err := read.EachSlice(ctx, t.objects.client, metav1.ListOptions{FieldSelector: selector.String()}, func(raw []byte) error {
-			p, err := shapes.Pack(raw)
-			if err == nil && p.Node == g.Node && p.Shape.Spec.Driver == t.driver {
+		options := metav1.ListOptions{FieldSelector: selector.String()}
+		for p, err := range read.Slices(ctx, t.objects.client, options, shapes.Pack) {
+			if err != nil {
+				return false, err
+			}
+			if p.Node == g.Node && p.Shape.Spec.Driver == t.driver {
 				o.Slices = append(o.Slices, p)
 			}
-			return err
-		})
-		if err != nil {
-			return false, err
 		}
 		node := view.NewIndex(o).Node(g.Node)
 		at := slices.IndexFunc(node.GPUs, func(o view.GPU) bool { return o.Name == g.Name })

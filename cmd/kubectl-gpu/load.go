@@ -147,18 +147,16 @@ const pageSize = 500
 
 func (l *loader) loadSlices(ctx context.Context) error {
 	var shapes pool.Shapes
-	err := read.EachSlice(ctx, l.out.client, metav1.ListOptions{Limit: pageSize}, func(raw []byte) error {
-		p, err := shapes.Pack(raw)
-		switch {
+	var err error
+	for p, failed := range read.Slices(ctx, l.out.client, metav1.ListOptions{Limit: pageSize}, shapes.Pack) {
+		switch err = failed; {
 		case err != nil:
-			return err
 		case l.allDrivers || p.Shape.Spec.Driver == l.out.Driver:
 			l.out.Slices = append(l.out.Slices, p)
 		default:
 			l.out.OtherSlices[p.Shape.Spec.Driver]++
 		}
-		return nil
-	})
+	}
 	if apierrors.IsForbidden(err) && !l.needSlices {
 		return l.unseen(err, "ResourceSlices", "only GPUs that claims have are shown, and not their models, memory and health")
 	}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -76,19 +76,6 @@ func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) er
 	if err != nil {
 		return err
 	}
-	ctx, progress, cancel := f.whileProgressing(ctx, defaultTimeout)
-	defer cancel()
-	if err := f.eachSlice(ctx, nodes, func(s *resourceapi.ResourceSlice) error {
-		defer progress()
-		return w.write(s)
-	}); err != nil {
-		return err
-	}
-	return w.end()
-}
-
-// eachSlice calls visit with each ResourceSlice of the driver on nodes, or on all.
-func (f *factory) eachSlice(ctx context.Context, nodes []string, visit func(*resourceapi.ResourceSlice) error) error {
 	client, _, err := f.clients()
 	if err != nil {
 		return err
@@ -97,28 +84,35 @@ func (f *factory) eachSlice(ctx context.Context, nodes []string, visit func(*res
 	if len(nodes) == 1 {
 		wanted[resourceapi.ResourceSliceSelectorNodeName] = nodes[0]
 	}
-	o := metav1.ListOptions{FieldSelector: wanted.AsSelector().String(), Limit: pageSize}
-	err = read.EachSlice(ctx, client, o, func(raw []byte) error {
-		var s resourceapi.ResourceSlice
-		if err := s.Unmarshal(raw); err != nil {
+	w.driver, w.nodes = f.driver, nodes
+	ctx, progress, cancel := f.whileProgressing(ctx, defaultTimeout)
+	defer cancel()
+	options := metav1.ListOptions{FieldSelector: wanted.AsSelector().String(), Limit: pageSize}
+	for one, err := range read.Slices(ctx, client, options, w.convert) {
+		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			err = context.DeadlineExceeded
+		}
+		if err != nil {
+			return slicesError(err)
+		}
+		if err := w.write(one); err != nil {
 			return err
 		}
-		if s.Spec.Driver != f.driver || len(nodes) > 0 && (s.Spec.NodeName == nil || !slices.Contains(nodes, *s.Spec.NodeName)) {
-			return nil
-		}
-		return visit(&s)
-	})
-	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		err = context.DeadlineExceeded
+		progress()
 	}
-	return slicesError(err)
+	return w.end()
 }
 
-// sliceWriter prints a ResourceSliceList, of which it holds one slice at a time. Only templates need all of them.
+// sliceWriter prints a ResourceSliceList, of which it holds few slices at a time. Only templates need all of them.
 type sliceWriter struct {
 	out     io.Writer
 	printer printers.ResourcePrinter
 	format  string
+	// driver and nodes select slices. Without nodes, all are selected.
+	driver  string
+	nodes   []string
+	shapes  pool.Shapes
+	texts   jsonTexts
 	written int
 	all     []unstructured.Unstructured
 }
@@ -131,35 +125,61 @@ func (o *output) sliceWriter(out io.Writer) (*sliceWriter, error) {
 	return &sliceWriter{out: out, printer: printer, format: *o.flags.OutputFormat}, nil
 }
 
-func (w *sliceWriter) write(s *resourceapi.ResourceSlice) error {
-	s.ManagedFields = nil
-	s.APIVersion, s.Kind = "resource.k8s.io/v1", "ResourceSlice"
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s)
-	if err != nil {
-		return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
+// printable is a slice as text in JSON or YAML, or as an object. One that is not selected is empty.
+type printable struct {
+	text   []byte
+	object unstructured.Unstructured
+}
+
+// convert converts a slice in protobuf. It is safe for concurrent use.
+func (w *sliceWriter) convert(raw []byte) (out printable, err error) {
+	p, err := w.shapes.Pack(raw)
+	if err != nil || p.Shape.Spec.Driver != w.driver || len(w.nodes) > 0 && !slices.Contains(w.nodes, p.Node) {
+		return out, err
 	}
-	u := unstructured.Unstructured{Object: fields}
-	var text []byte
-	switch w.format {
-	case "json":
-		// The list is indented once, its items twice.
-		if text, err = json.MarshalIndent(u.Object, "        ", "    "); err == nil {
-			text = slices.Concat([]byte(w.begin("{\n    \"apiVersion\": \"resource.k8s.io/v1\",\n    \"items\": [\n        ", ",\n        ")), text)
-		}
-	case "yaml":
-		if text, err = yaml.Marshal([]any{u.Object}); err == nil {
-			text = slices.Concat([]byte(w.begin("apiVersion: resource.k8s.io/v1\nitems:\n", "")), text)
-		}
-	case "name":
-		return w.printer.PrintObj(&u, w.out)
-	default:
-		w.all = append(w.all, u)
+	if w.format == "json" {
+		out.text, err = w.texts.of(raw, p)
+		return out, err
+	}
+	var s resourceapi.ResourceSlice
+	if err := s.Unmarshal(raw); err != nil {
+		return out, err
+	}
+	return w.render(&s)
+}
+
+func (w *sliceWriter) render(s *resourceapi.ResourceSlice) (out printable, err error) {
+	out.object.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(listed(s))
+	switch {
+	case err != nil:
+	case w.format == "json":
+		out.text, err = indented(out.object.Object, jsonItem)
+	case w.format == "yaml":
+		out.text, err = yaml.Marshal([]any{out.object.Object})
+	}
+	if err != nil {
+		return out, fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
+	}
+	return out, nil
+}
+
+func (w *sliceWriter) write(one printable) (err error) {
+	switch {
+	case one.text == nil && one.object.Object == nil:
 		return nil
+	case w.format == "name":
+		return w.printer.PrintObj(&one.object, w.out)
+	case w.format == "json":
+		const head = "{\n    \"apiVersion\": \"resource.k8s.io/v1\",\n    \"items\": [\n" + jsonItem
+		_, err = io.WriteString(w.out, w.begin(head, ",\n"+jsonItem))
+	case w.format == "yaml":
+		_, err = io.WriteString(w.out, w.begin("apiVersion: resource.k8s.io/v1\nitems:\n", ""))
+	default:
+		w.all = append(w.all, one.object)
 	}
-	if err != nil {
-		return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
+	if err == nil {
+		_, err = w.out.Write(one.text)
 	}
-	_, err = w.out.Write(text)
 	return err
 }
 

@@ -38,7 +38,11 @@ func (f *factory) predict(o *output, board string, args []string) error {
 		return err
 	}
 	for i := range t.Slices {
-		if err := w.write(&t.Slices[i]); err != nil {
+		one, err := w.render(&t.Slices[i])
+		if err == nil {
+			err = w.write(one)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
@@ -32,12 +33,32 @@ func Features(server schedulerfault.Version) structured.Features {
 	}
 }
 
-// Asker asks with the classes of a cluster. It is safe for concurrent use.
+// Asker asks with the classes of a cluster. It is a session: its copies share the results of the Evaluator. It is safe
+// for concurrent use.
 type Asker struct {
 	*Evaluator
 	Classes resourcelisters.DeviceClassLister
 	// Server is the version of the API server. The zero Version means that it is unknown; then the newest one counts.
 	Server schedulerfault.Version
+}
+
+// Of returns an Asker with classes, of which nil ones do not count, and the API server's version. A version that is
+// empty or unreadable is unknown.
+func Of(classes []*resourceapi.DeviceClass, server string) Asker {
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	for _, class := range classes {
+		if class != nil {
+			_ = indexer.Add(class) // The key function fails only for objects without metadata.
+		}
+	}
+	a := Following(indexer)
+	a.Server, _ = schedulerfault.Parse(server)
+	return a
+}
+
+// Following returns an Asker with the classes of a cache, which can change.
+func Following(classes cache.Indexer) Asker {
+	return Asker{Evaluator: NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}
 }
 
 // Class returns a DeviceClass, or nil.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/discovery"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -43,7 +42,7 @@ type viewKeeper struct {
 func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, onDemand bool) *viewKeeper {
 	k := &viewKeeper{
 		driver: driver, nodes: nodes,
-		asker:    ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
+		asker:    ask.Following(classes),
 		onDemand: onDemand, dirty: make(chan struct{}, 1),
 	}
 	k.build()

@@ -14,15 +14,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/tools/cache"
-
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/wire"
-	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // cordonTaint is on the devices of cordoned GPUs.
@@ -63,25 +59,16 @@ type node struct {
 
 func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	var asked []*resourceapi.ResourceClaim
+	classes := slices.Clone(c.Classes)
+	if goal != nil {
+		asked, classes = slices.Clone(goal.Claims), append(classes, goal.Class)
+	}
 	p := &planner{
-		Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}, o: o, c: c,
+		Asker: ask.Of(classes, c.ServerVersion), o: o, c: c,
 		nodes: map[string]*node{}, free: map[string]amounts{}, devices: map[pool.ID]map[string]resourceapi.Device{},
 		poolNode: map[pool.ID]string{}, counters: map[pool.ID]pool.Counters{}, demands: map[string]*demand{}, moved: map[*corev1.Pod]why.Needs{},
 	}
-	for _, class := range c.Classes {
-		if class != nil {
-			_ = indexer.Add(class) // The key function fails only for objects without metadata.
-		}
-	}
-	var asked []*resourceapi.ResourceClaim
-	if goal != nil {
-		asked = slices.Clone(goal.Claims)
-		if goal.Class != nil {
-			_ = indexer.Add(goal.Class)
-		}
-	}
-	p.Server, _ = schedulerfault.Parse(c.ServerVersion)
 	for _, one := range c.Claims {
 		if one != nil && one.Status.Allocation != nil {
 			asked = append(asked, one)

@@ -25,23 +25,24 @@ var magic = []byte("k8s\x00")
 // largest is more than an API server stores in one object.
 const largest = 16 << 20
 
-// readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. visit receives each
-// slice in protobuf, valid until it returns. A list in JSON is read as a whole.
-func readList(in io.Reader, visit func(slice []byte) error) (meta metav1.ListMeta, err error) {
+// readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. begin receives the
+// metadata, which come first. visit receives each slice in protobuf, valid until it returns. A list in JSON is read as a
+// whole.
+func readList(in io.Reader, begin func(metav1.ListMeta), visit func(slice []byte) error) error {
 	r := bufio.NewReaderSize(in, 1<<16)
 	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {
-		return readJSON(r, visit)
+		return readJSON(r, begin, visit)
 	}
 	_, _ = r.Discard(len(magic)) // They are in the buffer.
 	found := false
-	err = eachField(r, func(n protowire.Number, size uint64) error {
+	err := eachField(r, func(n protowire.Number, size uint64) error {
 		const raw = 2 // The list, in runtime.Unknown.
 		if n != raw {
 			return skip(r, size)
 		}
 		found = true
 		limited := &io.LimitedReader{R: r, N: int64(size)}
-		if err := readItems(bufio.NewReader(limited), &meta, visit); err != nil || limited.N == 0 {
+		if err := readItems(bufio.NewReader(limited), begin, visit); err != nil || limited.N == 0 {
 			return err
 		}
 		return io.ErrUnexpectedEOF // The answer is cut.
@@ -50,13 +51,13 @@ func readList(in io.Reader, visit func(slice []byte) error) (meta metav1.ListMet
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return metav1.ListMeta{}, fmt.Errorf("read a list of ResourceSlices: %w", err)
+		return fmt.Errorf("read a list of ResourceSlices: %w", err)
 	}
-	return meta, nil
+	return nil
 }
 
 // readItems reads the list itself. The slices share a buffer.
-func readItems(in *bufio.Reader, meta *metav1.ListMeta, visit func(slice []byte) error) error {
+func readItems(in *bufio.Reader, begin func(metav1.ListMeta), visit func(slice []byte) error) error {
 	var one []byte
 	return eachField(in, func(n protowire.Number, size uint64) error {
 		if size > largest {
@@ -68,7 +69,11 @@ func readItems(in *bufio.Reader, meta *metav1.ListMeta, visit func(slice []byte)
 		}
 		switch n {
 		case 1:
-			return meta.Unmarshal(one)
+			var meta metav1.ListMeta
+			if err := meta.Unmarshal(one); err != nil {
+				return err
+			}
+			begin(meta)
 		case 2:
 			return visit(one)
 		}
@@ -116,26 +121,27 @@ func skip(in io.Reader, size uint64) error {
 	return cut(err)
 }
 
-func readJSON(r io.Reader, visit func([]byte) error) (metav1.ListMeta, error) {
+func readJSON(r io.Reader, begin func(metav1.ListMeta), visit func([]byte) error) error {
 	data, err := io.ReadAll(r)
 	if err == nil && len(data) == 0 {
 		err = io.ErrUnexpectedEOF // The decoder accepts it.
 	}
 	if err != nil {
-		return metav1.ListMeta{}, err
+		return err
 	}
 	list := resourceapi.ResourceSliceList{}
 	if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), data, &list); err != nil {
-		return metav1.ListMeta{}, fmt.Errorf("the answer is not a list of ResourceSlices: %w", err)
+		return fmt.Errorf("the answer is not a list of ResourceSlices: %w", err)
 	}
+	begin(list.ListMeta)
 	for i := range list.Items {
 		raw, err := list.Items[i].Marshal()
 		if err == nil {
 			err = visit(raw)
 		}
 		if err != nil {
-			return metav1.ListMeta{}, err
+			return err
 		}
 	}
-	return list.ListMeta, nil
+	return nil
 }

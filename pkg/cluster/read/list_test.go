@@ -63,7 +63,8 @@ func TestReadList_Encodings_ReturnsTheSlices(t *testing.T) {
 			var shapes pool.Shapes
 			seen := map[*pool.Shape]int{}
 			var got []resourceapi.ResourceSlice
-			meta, err := readList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
+			var meta metav1.ListMeta
+			err := readList(bytes.NewReader(encoded(t, list, mediaType)), func(m metav1.ListMeta) { meta = m }, func(raw []byte) error {
 				p, err := shapes.Pack(raw)
 				if err != nil {
 					return err
@@ -95,12 +96,14 @@ func TestReadList_CutAnswer_ReturnsError(t *testing.T) {
 			continue
 		}
 		slices := 0
-		_, err := readList(bytes.NewReader(data[:size]), func([]byte) error { slices++; return nil })
+		err := readList(bytes.NewReader(data[:size]), ignore, func([]byte) error { slices++; return nil })
 		if err == nil && slices < len(list.Items) {
 			t.Errorf("the first %d of %d bytes are a list of %d slices", size, len(data), slices)
 		}
 	}
 }
+
+func ignore(metav1.ListMeta) {}
 
 func FuzzReadList(f *testing.F) {
 	one := &resourceapi.ResourceSliceList{Items: boards(f, 1)[:1]}
@@ -109,7 +112,7 @@ func FuzzReadList(f *testing.F) {
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var shapes pool.Shapes
-		_, _ = readList(bytes.NewReader(data), func(raw []byte) error {
+		_ = readList(bytes.NewReader(data), ignore, func(raw []byte) error {
 			var want resourceapi.ResourceSlice
 			decodable := want.Unmarshal(raw) == nil
 			p, err := shapes.Pack(raw)

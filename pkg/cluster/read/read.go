@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/bounded"
@@ -46,25 +45,6 @@ func Pages[L metav1.ListInterface](
 			}
 		}
 	}
-}
-
-// EachSlice calls visit with each ResourceSlice in protobuf, which is valid until visit returns.
-func EachSlice(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions, visit func([]byte) error) error {
-	rest := client.ResourceV1().RESTClient()
-	for _, err := range Pages(ctx, o, func(ctx context.Context, o metav1.ListOptions) (*metav1.ListMeta, error) {
-		body, err := rest.Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = body.Close() }() // It was only read.
-		meta, err := readList(body, visit)
-		return &meta, err
-	}) {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // byNode is the index of slices by their publishing node.

@@ -15,14 +15,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // asker answers one question.
@@ -45,14 +42,7 @@ type emptyKey struct {
 // any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}}
-	for _, class := range c.Classes {
-		if class != nil {
-			_ = indexer.Add(class) // The key function fails only for objects without metadata.
-		}
-	}
-	a.Server, _ = schedulerfault.Parse(c.ServerVersion) // Without a version, judged says so.
+	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Of(c.Classes, c.ServerVersion)} // Without a version, judged says so.
 	answer := Answer{Subject: s.String()}
 	w := c.claims(s, o.Now)
 	a.serve(c, &w)

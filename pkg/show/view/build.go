@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,7 +59,7 @@ type Index struct {
 func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver: o.Driver, rules: o.Rules, byNode: map[string][]*pool.Slice{}, held: map[string][]result{}, pools: map[string]string{},
-		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}}, samples: pool.NewSamples(),
+		cache: &cache{map[*pool.Shape][]published{}, map[heldPool]room{}}, samples: pool.NewSamples(),
 	}
 	x.unpublished = Unpublished
 	if o.UnreadSlices {
@@ -168,8 +169,8 @@ type published struct {
 // cache has the part of the work that is equal for nodes of one make.
 type cache struct {
 	devices map[*pool.Shape][]published
-	// idle are pools without allocated and unhealthy devices.
-	idle map[[32]*pool.Shape]room
+	// rooms are those of pools without unhealthy devices.
+	rooms map[heldPool]room
 }
 
 // parsed returns the devices of a shape, by the same index.
@@ -188,6 +189,15 @@ func (c *cache) parsed(s *pool.Shape) []published {
 	return c.devices[s]
 }
 
+// heldPool are the pools of a shape whose claims hold the same devices: most nodes are idle, or full.
+type heldPool struct {
+	shape [32]*pool.Shape
+	held  string
+}
+
+// maxRooms limits the memory for a cluster in which each node's claims differ.
+const maxRooms = 200
+
 // room is the result of pool.Pool.Room.
 type room struct {
 	states  map[string]pool.State
@@ -196,15 +206,15 @@ type room struct {
 
 func (c *cache) room(p pool.Pool, held []string, unhealthy bool) (r room) {
 	shape, ok := p.Shape()
-	if !ok || unhealthy || len(held) > 0 {
-		r.states, r.largest = p.Room(held)
-		return r
+	key := heldPool{shape, strings.Join(held, ",")}
+	if known, found := c.rooms[key]; ok && !unhealthy && found {
+		return known
 	}
-	if _, known := c.idle[shape]; !known {
-		r.states, r.largest = p.Room(nil)
-		c.idle[shape] = r
+	r.states, r.largest = p.Room(held)
+	if ok && !unhealthy && len(c.rooms) < maxRooms {
+		c.rooms[key] = r
 	}
-	return c.idle[shape]
+	return r
 }
 
 type builder struct {

@@ -16,21 +16,21 @@ import (
 
 // classifier decides which selectors can select devices of the driver. It is not safe for concurrent use.
 type classifier struct {
-	*ask.Evaluator
-	driver  string
-	slices  []*pool.Slice
-	classes map[string]resourceapi.DeviceClass
-	known   map[string]bool // By class.
+	ask.Asker
+	driver string
+	slices []*pool.Slice
+	known  map[string]bool // By class.
 }
 
 func newClassifier(o Objects, classes []resourceapi.DeviceClass) *classifier {
-	c := &classifier{
-		Evaluator: ask.NewEvaluator(), driver: o.Driver, slices: o.Slices, classes: map[string]resourceapi.DeviceClass{}, known: map[string]bool{},
+	return &classifier{Asker: ask.Of(pointers(classes), ""), driver: o.Driver, slices: o.Slices, known: map[string]bool{}}
+}
+
+func pointers[T any](all []T) (out []*T) {
+	for i := range all {
+		out = append(out, &all[i])
 	}
-	for _, one := range classes {
-		c.classes[one.Name] = one
-	}
-	return c
+	return out
 }
 
 // claim reports whether a request of the claim can get a device of the driver.
@@ -44,13 +44,16 @@ func (c *classifier) claim(spec resourceapi.ResourceClaimSpec) bool {
 }
 
 func (c *classifier) request(name string, own []resourceapi.DeviceSelector) bool {
+	class := c.Class(name)
+	if class == nil {
+		return false
+	}
 	ours, known := c.known[name]
 	if !known {
-		class, exists := c.classes[name]
-		ours = exists && c.selects(class.Spec.Selectors)
+		ours = c.selects(class.Spec.Selectors)
 		c.known[name] = ours
 	}
-	return ours && (len(own) == 0 || c.selects(slices.Concat(c.classes[name].Spec.Selectors, own)))
+	return ours && (len(own) == 0 || c.selects(slices.Concat(class.Spec.Selectors, own)))
 }
 
 // selects reports whether the selectors can select a device of the driver: they require this driver, or they require

@@ -197,11 +197,7 @@ func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[s
 	if !d.SeenNodes || !d.SeenClasses {
 		return // Other findings say so.
 	}
-	var all []*resourceapi.DeviceClass
-	for i := range d.Classes {
-		all = append(all, &d.Classes[i])
-	}
-	classes := waiting.NewClasses(d.Driver, all)
+	classes := waiting.NewClasses(d.Driver, pointers(d.Classes))
 	for i := range d.Pods {
 		pod := &d.Pods[i]
 		node, exists := core[pod.Spec.NodeName]

@@ -13,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
-	clientcache "k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -51,7 +49,8 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 	}
 	samples := pool.NewSamples()
 	samples.LearnAll(byNode)
-	counter, in := budget.NewCounter(o.Driver, askerOf(classes), distinct(pools, samples)), budget.PoolsOf(pools)
+	counter := budget.NewCounter(o.Driver, ask.Of(pointers(classes), ""), distinct(pools, samples))
+	in := budget.PoolsOf(pools)
 	used := map[string]budget.Charge{}
 	for i := range o.Claims {
 		claim := &o.Claims[i]
@@ -92,14 +91,6 @@ func nodesOf(all []*pool.Slice) map[string][]*pool.Slice {
 		out[s.Node] = append(out[s.Node], s)
 	}
 	return out
-}
-
-func askerOf(classes []resourceapi.DeviceClass) ask.Asker {
-	indexer := clientcache.NewIndexer(clientcache.MetaNamespaceKeyFunc, nil)
-	for i := range classes {
-		_ = indexer.Add(&classes[i]) // Its key is its name.
-	}
-	return ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}
 }
 
 // QuotaEntry returns the entry of a ResourceQuota that counts the devices of a class.
