@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/cluster/read"
@@ -69,20 +67,18 @@ func newBundle(f *factory) *cobra.Command {
 
 // collector reads the cluster into an archive.
 type collector struct {
-	*factory
+	*reader
 	*bundle.Archive
-	client  kubernetes.Interface
-	dynamic dynamic.Interface
-	nodes   []string
+	nodes []string
 }
 
 func (f *factory) bundle(ctx context.Context, nodes []string, file string, limit int64) (err error) {
-	client, dyn, err := f.clients()
+	r, err := f.reader()
 	if err != nil {
 		return err
 	}
 	// Without an API server there is nothing to collect.
-	server, err := client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	server, err := r.client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
 	if err != nil {
 		return fmt.Errorf("read the version of the API server: %w", err)
 	}
@@ -99,7 +95,7 @@ func (f *factory) bundle(ctx context.Context, nodes []string, file string, limit
 		}()
 		out = created
 	}
-	a := &collector{f, bundle.New(out, f.now(), limit), client, dyn, nodes}
+	a := &collector{r, bundle.New(out, f.now(), limit), nodes}
 	a.Add("versions.txt", fmt.Appendf(nil, "kubectl-gpu %s\nAPI server %s\n", version, server))
 	a.collect(ctx)
 	files, missing, err := a.Close()

@@ -11,9 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 
 	"gpu-dra-driver/pkg/show/view"
@@ -22,9 +20,8 @@ import (
 // gauge measures the GPUs of few nodes for the page. It knows the plugin's pod of a node until it cannot read it. Only
 // one measurement runs at a time.
 type gauge struct {
-	client    kubernetes.Interface
-	namespace string
-	pods      map[string]corev1.Pod
+	*reader
+	known map[string]corev1.Pod
 }
 
 // errNoPods means that the user may list no pods.
@@ -37,14 +34,14 @@ func (g *gauge) measure(ctx context.Context, nodes []string) (use map[view.GPUNa
 	}
 	var pods []corev1.Pod
 	for _, n := range nodes {
-		if p, found := g.pods[n]; found {
+		if p, found := g.known[n]; found {
 			pods = append(pods, p)
 		}
 	}
 	found := scrape(ctx, g.client, pods, nodeOf)
 	for n, reason := range found.missing {
 		missing[n] = reason
-		delete(g.pods, n)
+		delete(g.known, n)
 	}
 	return view.TopGPUs(found.samples), missing, nil
 }
@@ -54,7 +51,7 @@ func (g *gauge) find(ctx context.Context, nodes []string, missing map[string]str
 	var mu sync.Mutex
 	var unknown []string
 	for _, n := range nodes {
-		if _, known := g.pods[n]; !known {
+		if _, known := g.known[n]; !known {
 			unknown = append(unknown, n)
 		}
 	}
@@ -72,7 +69,7 @@ func (g *gauge) find(ctx context.Context, nodes []string, missing map[string]str
 		case len(pods) == 0:
 			missing[n] = "no plugin of the driver runs on the node"
 		default:
-			g.pods[n] = pods[0]
+			g.known[n] = pods[0]
 		}
 	})
 	if forbidden {
@@ -85,15 +82,18 @@ func (g *gauge) find(ctx context.Context, nodes []string, missing map[string]str
 func (g *gauge) on(ctx context.Context, node string) ([]corev1.Pod, error) {
 	limited, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	o := metav1.ListOptions{LabelSelector: view.PluginSelector, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
-	list, err := g.client.CoreV1().Pods(metav1.NamespaceAll).List(limited, o)
-	if apierrors.IsForbidden(err) {
-		list, err = g.client.CoreV1().Pods(g.namespace).List(limited, o)
+	onNode := fields.OneTermEqualSelector("spec.nodeName", node).String()
+	var e ends
+	var found []corev1.Pod
+	for page := range g.pods(onNode).list(limited, view.PluginSelector, &e) {
+		if pods, ok := page.(*corev1.PodList); ok {
+			found = append(found, pods.Items...)
+		}
 	}
-	if err != nil {
-		return nil, err
+	if e.own != nil {
+		return nil, e.own
 	}
-	for _, p := range view.PluginPods(list.Items) {
+	for _, p := range view.PluginPods(found) {
 		if p.Spec.NodeName == node { // An API server of a test ignores selectors.
 			return []corev1.Pod{p}, nil
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -119,7 +120,7 @@ func (f *factory) selected(o *objects, names []string, labels string) ([]view.No
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(n view.Node) bool { return n.Name == name }) {
-			if o.UnreadSlices {
+			if o.Failed(read.ResourceSlices) {
 				return nil, fmt.Errorf("node %q: no claim has a GPU of it, and its ResourceSlices were not read", name)
 			}
 			return nil, fmt.Errorf("node %q publishes no devices of driver %s", name, f.driver)
@@ -136,7 +137,7 @@ func (f *factory) selected(o *objects, names []string, labels string) ([]view.No
 
 // noGPUs is the text of an empty list.
 func (o *objects) noGPUs() string {
-	if o.UnreadSlices {
+	if o.Failed(read.ResourceSlices) {
 		return "No claim that was read has a GPU of driver " + o.Driver + "; GPUs without claims are not known."
 	}
 	return "No GPUs of driver " + o.Driver + " found."

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/pack"
@@ -133,8 +135,9 @@ func (p *packCommand) look(ctx context.Context, args []string) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &look{objects: o, cluster: &pack.Cluster{Pods: pointers(o.Pods), AllPods: o.SeenPods}}
-	g := getter{client: o.client, cluster: &out.cluster.Cluster}
+	out := &look{objects: o, cluster: &pack.Cluster{Pods: pointers(o.Pods)}}
+	out.cluster.States = o.States
+	g := getter{o.reader, &out.cluster.Cluster}
 	var subjects []why.Subject
 	for _, name := range args {
 		namespace, err := p.namespace()
@@ -179,17 +182,17 @@ func waiting(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
 
 // budgets reads the disruption budgets. Without the right the plan says that they were not looked at.
 func (l *look) budgets(ctx context.Context) error {
-	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: pageSize}, l.client.PolicyV1().PodDisruptionBudgets("").List) {
-		switch {
-		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-			l.cluster.NoBudgets = true
-			return nil
-		case err != nil:
-			return fmt.Errorf("list PodDisruptionBudgets: %w", err)
+	budgets := l.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll)
+	err := l.read(ctx, from(kind{resource: read.PodDisruptionBudgets}, "", budgets), "", func(page runtime.Object) error {
+		if budgets, ok := page.(*policyv1.PodDisruptionBudgetList); ok {
+			l.cluster.Budgets = append(l.cluster.Budgets, pointers(budgets.Items)...)
 		}
-		l.cluster.Budgets = append(l.cluster.Budgets, pointers(page.Items)...)
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // measure reads the utilization of pods from the plugins' metrics. Without it, pods count as neither idle nor busy.

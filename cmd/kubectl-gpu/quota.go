@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -47,7 +48,7 @@ func newQuota(f *factory) *cobra.Command {
 			return err
 		}
 		empty := s.none("GPU budgets or claims of driver " + f.driver)
-		if all.UnreadSlices {
+		if all.Failed(read.ResourceSlices) {
 			empty = "No GPU budgets found; the use of namespaces without one is not known."
 			fmt.Fprintln(f.ErrOut, "note: the use of namespaces without a GPU budget is not shown, because it needs ResourceSlices")
 		}
@@ -87,7 +88,7 @@ func (f *factory) printEntries(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	if !all.SeenClasses {
+	if !all.Complete(read.DeviceClasses) {
 		return fmt.Errorf("list the classes of the ResourceQuota: %s", strings.Join(all.Unseen, "; "))
 	}
 	quotas, err := all.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})

@@ -140,14 +140,11 @@ func (m *manifest) make(ctx context.Context, spec resourceapi.ResourceClaimSpec,
 	if !m.apply {
 		return m.print([]runtime.Object{template, pod})
 	}
-	namespace, err := m.namespace()
+	r, err := m.reader()
 	if err != nil {
 		return err
 	}
-	client, _, err := m.clients()
-	if err != nil {
-		return err
-	}
+	client, namespace := r.client, r.own
 	if _, err := client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{}); err != nil {
 		return m.failed("ResourceClaimTemplate", namespace, err)
 	}

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
@@ -76,7 +76,7 @@ func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) er
 	if err != nil {
 		return err
 	}
-	client, _, err := f.clients()
+	r, err := f.reader()
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) er
 	ctx, progress, cancel := f.whileProgressing(ctx, defaultTimeout)
 	defer cancel()
 	options := metav1.ListOptions{FieldSelector: wanted.AsSelector().String(), Limit: pageSize}
-	for one, err := range read.Slices(ctx, client, options, w.convert) {
+	for one, err := range read.Slices(ctx, r.client, options, w.convert) {
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			err = context.DeadlineExceeded
 		}
@@ -137,11 +137,16 @@ func (w *sliceWriter) convert(raw []byte) (out printable, err error) {
 	if err != nil || p.Shape.Spec.Driver != w.driver || len(w.nodes) > 0 && !slices.Contains(w.nodes, p.Node) {
 		return out, err
 	}
-	if w.format == "json" {
-		out.text, err = w.texts.of(raw, p)
-		return out, err
-	}
 	var s resourceapi.ResourceSlice
+	if w.format == "json" {
+		if s.ObjectMeta, err = pool.Metadata(raw); err != nil {
+			return out, err
+		}
+		if out.text = w.texts.of(listed(&s), p); out.text != nil {
+			return out, nil
+		}
+	}
+	s = resourceapi.ResourceSlice{}
 	if err := s.Unmarshal(raw); err != nil {
 		return out, err
 	}
@@ -149,12 +154,11 @@ func (w *sliceWriter) convert(raw []byte) (out printable, err error) {
 }
 
 func (w *sliceWriter) render(s *resourceapi.ResourceSlice) (out printable, err error) {
-	out.object.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(listed(s))
-	switch {
-	case err != nil:
-	case w.format == "json":
-		out.text, err = indented(out.object.Object, jsonItem)
-	case w.format == "yaml":
+	out.object.Object = fieldsOf(listed(s))
+	switch w.format {
+	case "json":
+		out.text, err = json.MarshalIndent(out.object.Object, jsonItem, jsonIndent)
+	case "yaml":
 		out.text, err = yaml.Marshal([]any{out.object.Object})
 	}
 	if err != nil {

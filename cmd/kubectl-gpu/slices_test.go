@@ -22,7 +22,7 @@ import (
 
 // TestSlices_Formats_PrintAsKubectlDoes compares the list that is printed slice by slice with one that is printed at once.
 func TestSlices_Formats_PrintAsKubectlDoes(t *testing.T) {
-	e := start(t, map[string]string{"n1": "hgx-h100", "n2": "l40s-4"})
+	e := start(t, map[string]string{"n1": "hgx-h100", "n2": "l40s-4", "n3": "l40s-4"})
 	whole := e.lists[slicesPath].(resourceapi.ResourceSliceList)
 	foreign := whole.Items[0].DeepCopy()
 	foreign.Name, foreign.Spec.Driver = "foreign", "other.example.com"

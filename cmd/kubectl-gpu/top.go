@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -120,7 +121,7 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	if err != nil {
 		return scraped{}, err
 	}
-	if !o.SeenPods && len(o.Pods) == 0 {
+	if !o.Complete(read.Pods) && len(o.Pods) == 0 {
 		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace with --namespace, or ask for the right")
 	}
 	pods := view.PluginPods(o.Pods)

@@ -21,8 +21,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -53,11 +51,7 @@ func newWeb(f *factory) *cobra.Command {
 }
 
 func (f *factory) serve(ctx context.Context, port int, open bool) error {
-	client, dyn, err := f.clients()
-	if err != nil {
-		return err
-	}
-	namespace, err := f.namespace()
+	r, err := f.reader()
 	if err != nil {
 		return err
 	}
@@ -65,25 +59,25 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	if err := f.reachable(ctx, client); err != nil {
+	if err := r.reachable(ctx); err != nil {
 		return err
 	}
 	listener, err := web.Listen(port)
 	if err != nil {
 		return err
 	}
-	followed := f.resources(client, dyn, namespace)
+	toFollow := r.resources()
 	var names []string
-	for _, r := range followed {
-		names = append(names, r.Name)
+	for _, one := range toFollow {
+		names = append(names, one.Name)
 	}
 	cluster := web.NewCluster(cmp.Or(*f.config.Context, kubeconfig.CurrentContext), f.driver, names...)
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for _, r := range followed {
-		running.Go(func() { cluster.Follow(ctx, r) })
+	for _, one := range toFollow {
+		running.Go(func() { cluster.Follow(ctx, one) })
 	}
 	failed := make(chan error, 1)
 	running.Go(func() {
@@ -104,43 +98,44 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 			fmt.Fprintf(f.ErrOut, "note: no browser was opened: %v\n", err)
 		}
 	}
-	gauge := &gauge{client: client, namespace: namespace, pods: map[string]corev1.Pod{}}
+	gauge := &gauge{reader: r, known: map[string]corev1.Pod{}}
 	err = web.Serve(ctx, listener, web.NewHandler(token, cluster, (&explainer{factory: f}).explain, gauge.measure))
 	cancel()
 	return errors.Join(err, <-failed)
 }
 
 // reachable fails if the user cannot read slices at all.
-func (f *factory) reachable(ctx context.Context, client kubernetes.Interface) error {
-	ctx, cancel := f.bounded(ctx, defaultTimeout)
+func (r *reader) reachable(ctx context.Context) error {
+	ctx, cancel := r.bounded(ctx, defaultTimeout)
 	defer cancel()
-	_, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{Limit: 1})
+	_, err := r.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{Limit: 1})
 	return slicesError(err)
 }
 
+// followed returns a source for the page, with the effect of objects that the user may not list.
+func (r *reader) followed(s source, effect string) web.Resource {
+	out := web.Resource{Name: string(s.resource), Source: s.lists[0], Effect: effect, Optional: s.optional}
+	if len(s.lists) > 1 {
+		out.Else = &web.Resource{Name: out.Name, Source: s.lists[1], Scope: " of namespace " + r.own, Effect: effect}
+		out.Scope, out.Effect = " of all namespaces", r.onlyOwn(s.kind)
+	}
+	return out
+}
+
 // resources returns what the page follows.
-func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicClient, namespace string) []web.Resource {
-	v1 := client.ResourceV1()
-	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, f.driver).String()
-	own := web.Resource{
-		Name: web.Claims, Source: read.ListWatch(v1.ResourceClaims(namespace), ""), Scope: " of namespace " + namespace,
-		Effect: "holders are not shown, and devices look free that are not",
-	}
-	all := web.Resource{
-		Name: web.Claims, Source: read.ListWatch(v1.ResourceClaims(metav1.NamespaceAll), ""), Scope: " of all namespaces",
-		Effect: "only those of namespace " + namespace + " are shown, and devices of others look free", Else: &own,
-	}
+func (r *reader) resources() []web.Resource {
 	var rules *web.Resource
 	for _, version := range slices.Backward(read.RuleVersions) {
-		rules = &web.Resource{
-			Name: web.Rules, Source: read.ListWatch(dyn.Resource(read.RuleResource(version)), ""),
-			Effect: "DeviceTaintRules are not shown", Optional: true, Else: rules,
-		}
+		one := r.followed(from(ruleKind, "", r.dynamic.Resource(read.RuleResource(version))), ruleKind.effect)
+		one.Else, rules = rules, &one
 	}
+	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, r.driver).String()
+	published := read.ListWatch(r.client.ResourceV1().ResourceSlices(), ours)
+	claims := r.claims()
 	return []web.Resource{
-		all, *rules,
-		{Name: web.Slices, Source: read.ListWatch(v1.ResourceSlices(), ours), Effect: "the page is empty"},
-		{Name: web.Classes, Source: read.ListWatch(v1.DeviceClasses(), ""), Effect: "pending claims are not shown"},
+		r.followed(claims, claims.effect), *rules,
+		{Name: web.Slices, Source: published, Effect: "the page is empty"},
+		r.followed(r.classes(), "pending claims are not shown"),
 	}
 }
 
@@ -160,11 +155,11 @@ func (e *explainer) explain(ctx context.Context, namespace, name string) (any, e
 	defer e.mu.Unlock()
 	ctx, cancel := e.bounded(ctx, defaultTimeout)
 	defer cancel()
-	client, _, err := e.clients()
+	r, err := e.reader()
 	if err != nil {
 		return nil, err
 	}
-	g := getter{client: client, cluster: &why.Cluster{}}
+	g := getter{r, &why.Cluster{States: r.states}}
 	subject, err := g.claim(ctx, namespace, name)
 	if err != nil {
 		return nil, err

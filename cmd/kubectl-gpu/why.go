@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -19,11 +20,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
@@ -92,11 +94,11 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 	}
 	loading, cancel := w.bounded(ctx, defaultTimeout)
 	defer cancel()
-	client, _, err := w.clients()
+	r, err := w.reader()
 	if err != nil {
 		return err
 	}
-	g := getter{client: client, cluster: &why.Cluster{}}
+	g := getter{r, &why.Cluster{States: r.states}}
 	subjects := manifest.Subjects()
 	for _, name := range args {
 		s, err := g.subject(loading, namespace, name)
@@ -105,7 +107,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		}
 		subjects = append(subjects, s)
 	}
-	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true})
+	objects, err := r.load(loading, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true})
 	if err != nil {
 		return err
 	}
@@ -233,7 +235,7 @@ func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
 
 // getter reads the objects about single subjects.
 type getter struct {
-	client  kubernetes.Interface
+	*reader
 	cluster *why.Cluster
 }
 
@@ -290,16 +292,17 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 	if claim.Status.Allocation != nil {
 		return why.Subject{Claim: claim}, nil
 	}
-	pods, err := g.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
-	switch {
-	case apierrors.IsForbidden(err):
-		g.cluster.Unread.Pods = true
-		return why.Subject{Claim: claim}, nil
-	case err != nil:
-		return why.Subject{}, fmt.Errorf("list pods: %w", err)
+	var pods []*corev1.Pod
+	unscheduled := from(kind{resource: read.ClaimPods}, "spec.nodeName=", g.client.CoreV1().Pods(namespace))
+	if err := g.read(ctx, unscheduled, "", func(page runtime.Object) error {
+		if list, ok := page.(*corev1.PodList); ok {
+			pods = append(pods, pointers(list.Items)...)
+		}
+		return nil
+	}); err != nil {
+		return why.Subject{}, err
 	}
-	for i := range pods.Items {
-		p := &pods.Items[i]
+	for _, p := range pods {
 		if slices.ContainsFunc(p.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {
 			return r.ResourceClaimName != nil && *r.ResourceClaimName == name
 		}) ||
@@ -315,18 +318,16 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 // events reads the warnings about a pod. Without the right the answer says so.
 func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 	selector := fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()
-	list, err := g.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		g.cluster.Unread.Events = true
+	err := g.read(ctx, from(kind{resource: read.Events}, selector, g.client.CoreV1().Events(pod.Namespace)), "", func(page runtime.Object) error {
+		if list, ok := page.(*corev1.EventList); ok {
+			g.cluster.Events = append(g.cluster.Events, pointers(list.Items)...)
+		}
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("list Events: %w", err)
-	}
-	for i := range list.Items {
-		g.cluster.Events = append(g.cluster.Events, &list.Items[i])
-	}
-	return nil
+	return err
 }
 
 // add adds the objects of the whole cluster, of a manifest, and those that the subjects' pods name.
@@ -334,8 +335,7 @@ func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects 
 	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
 	g.cluster.ServerVersion, g.cluster.ServerVersionError = serverVersion(ctx, g.client)
-	unread := &g.cluster.Unread
-	unread.Slices, unread.Classes, unread.Claims, unread.Rules = o.UnreadSlices, !o.SeenClasses, !o.SeenClaims, !o.SeenRules
+	maps.Copy(g.cluster.States, o.States)
 	m.AddTo(g.cluster)
 	for _, s := range subjects {
 		if s.Pod == nil {
@@ -373,7 +373,7 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 			if err == nil {
 				g.cluster.Templates = append(g.cluster.Templates, t)
 			} else if apierrors.IsForbidden(err) {
-				g.cluster.Unread.Templates = true
+				g.cluster.States[read.ResourceClaimTemplates] = err
 			} else if !apierrors.IsNotFound(err) {
 				return fmt.Errorf("read ResourceClaimTemplate %s: %w", *r.ResourceClaimTemplateName, err)
 			}

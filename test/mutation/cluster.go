@@ -186,8 +186,8 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/controller", Test: "TestCertificate_Configuration_OwnedByItsNamespace",
 	},
 	{
-		Name: "GPUClusters that were not read count as none", File: "cmd/kubectl-gpu/load.go",
-		Old: `l.forbidden["ResourceQuotas"], l.forbidden["GPUClusters"]`, New: `l.forbidden["ResourceQuotas"], false`,
+		Name: "GPUClusters that were not read count as none", File: "pkg/show/view/doctor_node.go",
+		Old: `{d.Failed(read.GPUClusters), "GPUClusters"`, New: `{false, "GPUClusters"`,
 		Package: "./cmd/kubectl-gpu", Test: "TestDoctor_GPUOperator_ReadsItsGPUClusters",
 	},
 	{

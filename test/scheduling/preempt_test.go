@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pack"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -107,7 +108,8 @@ func TestPreemption_RandomPriorities_EachEvictionPlacesItsPod(t *testing.T) {
 		slices.SortFunc(waiting, func(a, b corev1.Pod) int {
 			return cmp.Or(cmp.Compare(pack.Priority(&b), pack.Priority(&a)), cmp.Compare(a.Name, b.Name))
 		})
-		c := &pack.Cluster{Cluster: *p.cluster(ctx), AllPods: true}
+		c := &pack.Cluster{Cluster: *p.cluster(ctx)}
+		c.States = read.States{read.Pods: nil}
 		for _, one := range current {
 			c.Pods = append(c.Pods, &one)
 		}

@@ -274,7 +274,7 @@ func (c *Controller) newLeading() *leading {
 		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
 		claims: read.Informer(c.client, claims, "", &resourceapi.ResourceClaim{}, trim),
 		nodes:  read.Informer(c.client, nodes, "", &corev1.Node{}, trimNode(c.driver, c.o.Preemption)),
-		pods:   read.Pods(c.client, read.PodUses{Explain: c.o.Waiting, Preempt: c.o.Preemption}),
+		pods:   read.PodCache(c.client, read.PodUses{Explain: c.o.Waiting, Preempt: c.o.Preemption}),
 	}
 	if c.budgets != nil {
 		l.budgets = c.newBudgetKeeper(l.claims)

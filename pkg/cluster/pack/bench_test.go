@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/pack"
+	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -48,7 +50,7 @@ func large(b *testing.B, nodes int) *pack.Cluster {
 		}
 		templates = append(templates, template{e.Slices, e.Claims, e.pods})
 	}
-	c := &pack.Cluster{AllPods: true}
+	c := &pack.Cluster{Cluster: why.Cluster{States: read.States{read.Pods: nil}}}
 	c.Classes = whytest.New().Classes
 	var slices []*resourceapi.ResourceSlice
 	for n := range nodes {

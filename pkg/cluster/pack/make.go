@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
@@ -391,10 +392,10 @@ func (p *planner) finish(plan *Plan) {
 
 // unseen says which objects the proof lacks.
 func (p *planner) unseen() (out []string) {
-	if !p.c.AllPods || len(p.free) == 0 {
+	if !p.c.Complete(read.Pods) || len(p.free) == 0 {
 		out = append(out, "the CPU and memory of nodes were not looked at: that needs the right to list the nodes and the pods of all namespaces")
 	}
-	if p.c.NoBudgets {
+	if p.c.Failed(read.PodDisruptionBudgets) {
 		out = append(out, "disruption budgets were not looked at: that needs the right to list poddisruptionbudgets")
 	}
 	return out

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
@@ -119,7 +120,8 @@ func (e *env) cluster() *pack.Cluster {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	c := &pack.Cluster{Cluster: e.Cluster, Pods: e.pods, Budgets: e.budgets, AllPods: true, Use: e.use}
+	c := &pack.Cluster{Cluster: e.Cluster, Pods: e.pods, Budgets: e.budgets, Use: e.use}
+	c.States = read.States{read.Pods: nil}
 	c.Slices = slices
 	return c
 }

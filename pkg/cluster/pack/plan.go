@@ -17,12 +17,9 @@ import (
 // Cluster holds the objects to plan with. It is only read.
 type Cluster struct {
 	why.Cluster
+	// Only if Pods are complete, the free CPU and memory of nodes are known.
 	Pods    []*corev1.Pod
 	Budgets []*policyv1.PodDisruptionBudget
-	// AllPods means that Pods has the pods of all namespaces. Only then the free CPU and memory of nodes are known.
-	AllPods bool
-	// NoBudgets means that the disruption budgets could not be read.
-	NoBudgets bool
 	// Use is the measured utilization of pods' devices, 0 to 1. A pod that is not in it was not measured.
 	Use map[types.NamespacedName]float64
 }

@@ -17,6 +17,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/wire"
 )
@@ -76,7 +77,7 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 	}
 	question := p.Question(asked, c.Rules)
 	held := sets.New(o.Held...)
-	if c.AllPods {
+	if c.Complete(read.Pods) {
 		p.free = freeOn(c.Nodes, c.Pods, c.Classes)
 	}
 	all := ask.Nodes(c.Nodes, c.Slices, c.Claims)

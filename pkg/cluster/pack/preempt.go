@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
@@ -91,7 +92,7 @@ type preemption struct {
 // disruption budgets.
 func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemption {
 	out := Preemption{Verdict: NoVictims}
-	if w.Pod == nil || !c.AllPods || c.NoBudgets || ptr.Deref(w.Pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
+	if w.Pod == nil || !c.Complete(read.Pods) || c.Failed(read.PodDisruptionBudgets) || ptr.Deref(w.Pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
 		return out
 	}
 	o.preempt = &preemption{Rules: r, below: Priority(w.Pod)}

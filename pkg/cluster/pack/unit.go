@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // unit is a set of pods and claims that move together: a pod with its claims, or all pods that share a claim.
@@ -289,7 +290,7 @@ func Unjudged(pod *corev1.Pod) (out []string) {
 // countBudgets finds the disruption budgets of a unit. A unit cannot move if one allows fewer evictions than it has
 // pods.
 func (p *planner) countBudgets(u *unit, fix func(string, ...any)) {
-	if p.c.NoBudgets {
+	if p.c.Failed(read.PodDisruptionBudgets) {
 		return
 	}
 	counted := map[*policyv1.PodDisruptionBudget]int32{}

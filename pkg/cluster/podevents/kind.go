@@ -23,6 +23,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -308,7 +309,7 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
 	}
-	c.Rules, c.Unread.Rules = rules, err != nil
+	c.Rules, c.States = rules, read.States{read.DeviceTaintRules: err}
 	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}
 	if k.o.NameOthers {
 		o.Reader = ""

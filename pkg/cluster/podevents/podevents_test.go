@@ -182,7 +182,7 @@ func (e *env) template() {
 
 // keeper returns a Keeper, whose cluster has no pods yet.
 func (e *env) keeper(o Options) *Keeper {
-	o.Driver, e.pods = slicetest.Driver, read.Pods(e.client, read.PodUses{Explain: true})
+	o.Driver, e.pods = slicetest.Driver, read.PodCache(e.client, read.PodUses{Explain: true})
 	lists := map[schema.GroupVersionResource]string{}
 	for _, version := range read.RuleVersions {
 		lists[read.RuleResource(version)] = "DeviceTaintRuleList"

@@ -6,6 +6,7 @@ package preempt
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -132,9 +133,12 @@ func (k *Keeper) complete(objects controller.Objects, all []waiter, now time.Tim
 	return out
 }
 
+// errNoTemplates means that claims of templates exist, so no template is read.
+var errNoTemplates = errors.New("templates are not read")
+
 // goalOf finds the claims of a pod.
 func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, now time.Time) pack.Goal {
-	c := why.Cluster{Classes: objects.Classes, Unread: why.Unread{Templates: true}}
+	c := why.Cluster{Classes: objects.Classes, States: read.States{read.ResourceClaimTemplates: errNoTemplates}}
 	for _, ref := range waiting.References(pod, claims) {
 		if ref.Claim != nil {
 			c.Claims = append(c.Claims, ref.Claim)
@@ -354,8 +358,8 @@ func (k *Keeper) search(
 		logger.Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
 		return pack.Preemption{}, false
 	}
-	c := &pack.Cluster{Pods: objects.Pods, AllPods: true}
-	c.Budgets = read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())
+	c := &pack.Cluster{Pods: objects.Pods, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
+	c.States = read.States{read.Pods: nil}
 	c.Nodes = nodes
 	c.Claims, c.Classes, c.Rules = objects.Claims, objects.Classes, taints
 	names := sets.New[string]()

@@ -27,8 +27,8 @@ type PodUses struct {
 	Preempt bool
 }
 
-// Pods follows the pods that the uses need.
-func Pods(client kubernetes.Interface, u PodUses) cache.SharedIndexInformer {
+// PodCache follows the pods that the uses need.
+func PodCache(client kubernetes.Interface, u PodUses) cache.SharedIndexInformer {
 	selector := "spec.nodeName=,status.phase=Pending"
 	switch {
 	case u.Preempt:

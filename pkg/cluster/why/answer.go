@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/read"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -170,7 +171,7 @@ func allocation(claim *resourceapi.ResourceClaim) string {
 }
 
 // conclude sets the result from the results of the shapes that the pod can use.
-func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
+func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
 	var undecided []string
 	text := ""
 	for _, s := range shapes {
@@ -190,7 +191,7 @@ func (a *Answer) conclude(nodes int, shapes []*shape, unread Unread) {
 		a.Fits = nil
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
-		if unread.Claims {
+		if states.Failed(read.ResourceClaims) {
 			a.Summary = fmt.Sprintf("%s fits on %s now, unless claims that could not be read hold the devices.", a.Subject, ask.List(a.Fits))
 		}
 		if len(undecided) > 0 {

@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -47,18 +48,18 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	w := c.claims(s, o.Now)
 	a.serve(c, &w)
 	answer.Notes = w.notes
-	if s.Pod != nil && c.Unread.Events {
+	if s.Pod != nil && c.Failed(read.Events) {
 		answer.note("the pod's Events could not be read, so refused claims and failures of its node are not considered")
 	}
 	if answer.settle(c, s, w, o.Driver) {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
 		return answer
 	}
-	if c.Unread.Slices {
+	if c.Failed(read.ResourceSlices) {
 		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because ResourceSlices could not be read."
 		return answer
 	}
-	if c.Unread.Classes {
+	if c.Failed(read.DeviceClasses) {
 		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because DeviceClasses could not be read."
 		return answer
 	}
@@ -71,13 +72,13 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		return answer
 	}
 	answer.judged(c)
-	if s.Pod == nil && c.Unread.Pods {
+	if s.Pod == nil && c.Failed(read.ClaimPods) {
 		answer.note("pods could not be read, so the answer is for a claim without its pod")
 	}
 	if c.Nodes == nil {
 		answer.note("nodes could not be read, so their taints, cordons and labels are not considered")
 	}
-	if c.Unread.Rules {
+	if c.Failed(read.DeviceTaintRules) {
 		answer.note("DeviceTaintRules could not be read, so their taints are not considered")
 	}
 	byNode := a.byNode(c)
@@ -98,7 +99,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
-	answer.conclude(len(open)+len(closed), shapes, c.Unread)
+	answer.conclude(len(open)+len(closed), shapes, c.States)
 	view := a.view(shapes)
 	gaveUp := slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal })
 	switch {

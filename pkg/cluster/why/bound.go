@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
@@ -23,7 +24,7 @@ func (c *Cluster) Bound(pod *corev1.Pod, driver string) Answer {
 		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject, name, waiting.Names(resources), because)
 		return a
 	}
-	if all := waiting.Unclaimed(pod); len(all) > 0 && c.Unread.Classes {
+	if all := waiting.Unclaimed(pod); len(all) > 0 && c.Failed(read.DeviceClasses) {
 		return undecided(all, "DeviceClasses could not be read")
 	}
 	var node *corev1.Node

@@ -4,6 +4,7 @@
 package why_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,9 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/cluster/why/whytest"
 )
+
+var errForbidden = errors.New("forbidden")
 
 // TestAsk_AskedForTooMuch_CureIsTheSmallestChange has a cluster of two H100, of 79.6Gi each.
 func TestAsk_AskedForTooMuch_CureIsTheSmallestChange(t *testing.T) {
@@ -223,29 +227,29 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 		}, why.Waits, []string{"the pod has the scheduling gate example.com/hold"}, []string{"fits on"}},
 		"classes were not read": {"hgx-h100", func(e *env) why.Subject {
 			e.Classes = nil
-			e.Unread = why.Unread{Classes: true}
+			e.States = read.States{read.DeviceClasses: errForbidden}
 			return why.Subject{Pod: waiting(e, gpus)}
 		}, why.Undecided, []string{"pod team-a/p: undecided, because DeviceClasses could not be read."}, []string{"does not exist", "there is no DeviceClass"}},
 		"slices were not read": {"hgx-h100", func(e *env) why.Subject {
 			e.Slices = nil
-			e.Unread = why.Unread{Slices: true}
+			e.States = read.States{read.ResourceSlices: errForbidden}
 			return why.Subject{Pod: waiting(e, gpus)}
 		}, why.Undecided, []string{"pod team-a/p: undecided, because ResourceSlices could not be read."}, []string{"0 of", "no node", "no GPU"}},
 		"slices were not read, and a resource is asked for": {"hgx-h100", func(e *env) why.Subject {
 			e.Slices = nil
-			e.Unread = why.Unread{Slices: true}
+			e.States = read.States{read.ResourceSlices: errForbidden}
 			return why.Subject{Pod: limits("nvidia.com/mig-1g.10gb")}
 		}, why.Undecided, nil, []string{"no GPU of the cluster has MIG"}},
 		"claims of others were not read": {"hgx-h100", func(e *env) why.Subject {
-			e.Unread = why.Unread{Claims: true}
+			e.States = read.States{read.ResourceClaims: errForbidden}
 			return why.Subject{Pod: waiting(e, gpus)}
 		}, why.Fits, []string{"pod team-a/p fits on n1 now, unless claims that could not be read hold the devices."}, nil},
 		"Events were not read": {"hgx-h100", func(e *env) why.Subject {
-			e.Unread = why.Unread{Events: true}
+			e.States = read.States{read.Events: errForbidden}
 			return why.Subject{Pod: waiting(e, gpus)}
 		}, why.Fits, []string{"note: the pod's Events could not be read, so refused claims and failures of its node are not considered"}, nil},
 		"the template was not read": {"hgx-h100", func(e *env) why.Subject {
-			e.Unread = why.Unread{Templates: true}
+			e.States = read.States{read.ResourceClaimTemplates: errForbidden}
 			p := pod("p")
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
 			return why.Subject{Pod: p}

@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // Cluster holds the objects to judge by. It is only read.
@@ -28,16 +29,9 @@ type Cluster struct {
 	// says why it could not be read.
 	ServerVersion      string
 	ServerVersionError error
-	// Unread says which objects could not be read, for example without the right. An answer then does not take them for
+	// States say which objects could not be read, for example without the right. An answer then does not take them for
 	// absent.
-	Unread Unread
-}
-
-// Unread are kinds of objects that could not be read, or not in all namespaces.
-type Unread struct {
-	Slices, Classes, Claims, Templates, Events, Rules bool
-	// Pods means that the pods of a claim could not be read.
-	Pods bool
+	read.States
 }
 
 // Options configure an Ask.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -66,7 +67,7 @@ func TestAsk_ImplicitResource_SaysWhatTheSchedulerMayNotKnow(t *testing.T) {
 			e.Classes = append(e.Classes, newer)
 		}, why.Fits, "the scheduler may not know " + string(implicit)},
 		"no class":                       {func(e *env) { e.Classes = e.Classes[1:] }, why.Waits, "no DeviceClass serves " + string(implicit)},
-		"classes that could not be read": {func(e *env) { e.Classes, e.Unread.Classes = nil, true }, why.Undecided, "DeviceClasses"},
+		"classes that could not be read": {func(e *env) { e.Classes, e.States = nil, read.States{read.DeviceClasses: errForbidden} }, why.Undecided, "DeviceClasses"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

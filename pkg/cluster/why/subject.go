@@ -17,6 +17,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
@@ -122,7 +123,7 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 			continue
 		}
 		template := templates[types.NamespacedName{Namespace: s.Pod.Namespace, Name: ref.Template()}]
-		if template == nil && c.Unread.Templates {
+		if template == nil && c.Failed(read.ResourceClaimTemplates) {
 			w.unread = append(w.unread, "ResourceClaimTemplate "+ref.Template())
 			continue
 		}
@@ -181,9 +182,9 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 			lacks = a.lacksProfile(c, profile)
 		}
 		switch {
-		case c.Unread.Classes:
+		case c.Failed(read.DeviceClasses):
 			w.unread = append(w.unread, "the DeviceClasses")
-		case partition && c.Unread.Slices:
+		case partition && c.Failed(read.ResourceSlices):
 			w.unread = append(w.unread, "ResourceSlices")
 		case waiting.Implicit(name): // No device plugin can serve it.
 			w.miss("no DeviceClass serves %s: there is no DeviceClass %s; ask for an existing one",

@@ -4,9 +4,11 @@
 package view
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
@@ -41,7 +43,7 @@ func TestFindings_EachStateWithoutATaint_IsShown(t *testing.T) {
 		}
 		expect("without devices", " No slice has GPU GPU-1, so new claims cannot get it.", Node{})
 		expect("of a node with missing slices", "", Node{Incomplete: true})
-		d.UnreadSlices = true
+		d.States = read.States{read.ResourceSlices: errors.New("forbidden")}
 		expect("whose slices are unread", "", Node{})
 		out = nil
 		d.advice(&out, Node{GPUs: []GPU{{Name: "gpu-0000-1b-00-0", UUID: "GPU-1"}}}, "n1")

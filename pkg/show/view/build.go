@@ -15,19 +15,19 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
 )
 
-// Objects are the API objects of a cluster. Slices are the driver's own.
+// Objects are the API objects of a cluster, with the ends of their reads. Slices are the driver's own.
 type Objects struct {
+	read.States
 	Driver string
-	// UnreadSlices means that the slices are unknown, which is not their absence.
-	UnreadSlices bool
-	Slices       []*pool.Slice
-	Claims       []resourceapi.ResourceClaim
-	Rules        []resourceapi.DeviceTaintRule
+	Slices []*pool.Slice
+	Claims []resourceapi.ResourceClaim
+	Rules  []resourceapi.DeviceTaintRule
 }
 
 // Nodes joins the objects. Nodes and GPUs are sorted by name.
@@ -62,7 +62,7 @@ func NewIndex(o Objects) *Index {
 		cache: &cache{map[*pool.Shape][]published{}, map[heldPool]room{}}, samples: pool.NewSamples(),
 	}
 	x.unpublished = Unpublished
-	if o.UnreadSlices {
+	if o.Failed(read.ResourceSlices) {
 		x.unpublished = unread
 	}
 	for _, s := range o.Slices {

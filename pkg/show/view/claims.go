@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 				if r.ShareID != nil {
 					one.Shares++
 				}
-				if !o.UnreadSlices && !published[[2]string{r.Pool, r.Device}] {
+				if !o.Failed(read.ResourceSlices) && !published[[2]string{r.Pool, r.Device}] {
 					one.Unpublished = append(one.Unpublished, r.Device)
 				}
 			}

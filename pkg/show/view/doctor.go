@@ -21,6 +21,7 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -60,25 +61,20 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. Findings
-// say which checks the others need.
+// Diagnosis has the objects for Findings. Findings say which checks need those that were not read.
 type Diagnosis struct {
 	Objects
-	Classes                                      []resourceapi.DeviceClass
-	CoreNodes                                    []corev1.Node
-	Pods                                         []corev1.Pod
-	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
+	Classes   []resourceapi.DeviceClass
+	CoreNodes []corev1.Node
+	Pods      []corev1.Pod
 	// Webhooks are the cluster's validating webhooks for the driver's parameters, budgets and classes.
-	Webhooks     []admissionv1.ValidatingWebhook
-	SeenWebhooks bool
-	// Quotas and Budgets limit namespaces, of those that the user may see. UnreadQuotas means that some were not read.
-	Quotas       []corev1.ResourceQuota
-	Budgets      []v1alpha1.GPUBudget
-	UnreadQuotas bool
-	// GPUClusters are the names of the GPU operator's objects of this kind. UnreadGPUClusters means that the cluster
-	// serves the kind, and that the user may not list it.
-	GPUClusters       []string
-	UnreadGPUClusters bool
+	Webhooks []admissionv1.ValidatingWebhook
+	// Quotas and Budgets limit namespaces, of those that the user may see.
+	Quotas  []corev1.ResourceQuota
+	Budgets []v1alpha1.GPUBudget
+	// GPUClusters are the names of the GPU operator's objects of this kind. Their read fails only if the cluster serves
+	// the kind.
+	GPUClusters []string
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
@@ -135,9 +131,9 @@ func Findings(d Diagnosis, only []string) []Finding {
 		_, exists := core[name]
 		if _, found := byName[name]; found {
 			continue
-		} else if d.SeenNodes && !exists {
+		} else if d.Complete(read.Nodes) && !exists {
 			out.add(Problem, name, "the cluster has no node of this name")
-		} else if d.SeenPods && !d.UnreadSlices {
+		} else if d.Complete(read.Pods) && !d.Failed(read.ResourceSlices) {
 			out.add(Warning, name, "no plugin runs here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
 		}
 	}
@@ -145,7 +141,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 		if !wanted(name) {
 			continue
 		}
-		if d.SeenPods {
+		if d.Complete(read.Pods) {
 			d.plugin(&out, byName[name], name, plugins[name])
 			if n := len(exporters[name]); n > 1 {
 				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too large. Keep one",
@@ -164,12 +160,12 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.waiting(&out)
 	}
 	d.unclaimed(&out, wanted, core)
-	if d.SeenClaims {
+	if d.Complete(read.ResourceClaims) {
 		for _, c := range Claims(d.Objects, nil) {
 			if !wanted(c.Node) {
 				continue
 			}
-			if len(c.Unpublished) > 0 && !d.UnreadSlices && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
+			if len(c.Unpublished) > 0 && !d.Failed(read.ResourceSlices) && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
 				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
 					strings.Join(c.Unpublished, ", "))
 			}
@@ -194,7 +190,7 @@ func (d Diagnosis) rules(out *findings) {
 
 // unclaimed reports the pods on nodes that have no devices for their extended resources.
 func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[string]corev1.Node) {
-	if !d.SeenNodes || !d.SeenClasses {
+	if !d.Complete(read.Nodes) || !d.Complete(read.DeviceClasses) {
 		return // Other findings say so.
 	}
 	classes := waiting.NewClasses(d.Driver, pointers(d.Classes))
@@ -312,7 +308,7 @@ const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerP
 // plugin, and a controller without which the API server can refuse the pod's claims. It says so if the driver's pods
 // were not read.
 func Impediments(d Diagnosis, nodes []string) (out []string) {
-	if !d.SeenPods {
+	if !d.Complete(read.Pods) {
 		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list pods of all namespaces"}
 	}
 	plugins := byNode(running(d.Pods, pluginPods))
@@ -358,17 +354,17 @@ func ready(p corev1.Pod) bool {
 // cluster checks classes, the controller, the API server's features and the plugins' versions.
 func (d Diagnosis) cluster(out *findings) {
 	plugins := running(d.Pods, pluginPods)
-	if len(d.Slices) == 0 && !d.UnreadSlices {
+	if len(d.Slices) == 0 && !d.Failed(read.ResourceSlices) {
 		text := "Install the driver, or give --driver-name"
 		if pods := len(plugins) + len(running(d.Pods, controllerPods)); pods > 0 {
 			text = fmt.Sprintf("%d pods of the driver exist: see the findings of the nodes and the controller", pods)
-		} else if !d.SeenPods {
+		} else if !d.Complete(read.Pods) {
 			text = "The driver's pods were not read. Install the driver, give --driver-name, or ask an administrator"
 		}
 		out.add(Problem, "cluster", "no node publishes devices of driver %s. %s", d.Driver, text)
 	}
 	ours := newClassifier(d.Objects, d.Classes)
-	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
+	if d.Complete(read.DeviceClasses) && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
 		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see its log", d.Driver)
 	}
 	counters, shared := false, false
@@ -384,7 +380,7 @@ func (d Diagnosis) cluster(out *findings) {
 	features := fmt.Sprintf("slices have shared counters: %s, shared devices: %s; DeviceTaintRules: %s",
 		YesNo(counters), YesNo(shared), cmp.Or(d.RuleVersion, "no"))
 	switch {
-	case d.UnreadSlices: // The absence of features would be a guess.
+	case d.Failed(read.ResourceSlices): // The absence of features would be a guess.
 	case len(d.Slices) == 0:
 		out.add(Unchecked, "cluster", "shared counters and shared devices are visible only in slices, and there are none")
 	case !shared:
@@ -394,7 +390,7 @@ func (d Diagnosis) cluster(out *findings) {
 		out.add(Info, "cluster", "%s", features)
 	}
 	d.scheduler(out, counters, shared)
-	if !d.SeenPods {
+	if !d.Complete(read.Pods) {
 		return
 	}
 	d.controller(out)
@@ -473,7 +469,7 @@ func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod)
 		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: their pods cannot end. Start the plugin", held)
 	case len(pods) > 0 && len(alive) == 0:
 		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
-	case len(alive) > 0 && d.UnreadSlices:
+	case len(alive) > 0 && d.Failed(read.ResourceSlices):
 		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
 	case len(alive) > 0 && published == 0 && held > 0:
 		out.add(Problem, node, "the plugin %s runs, but publishes no GPU, and claims have %d of the node. %s", podNames(alive), held, d.noGPUs(node, alive[0]))
@@ -521,9 +517,9 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
 			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. Remove one of the two from the node", q.String())
 		}
-	} else if d.SeenNodes && n.published() > 0 {
+	} else if d.Complete(read.Nodes) && n.published() > 0 {
 		out.add(Problem, n.Name, "slices name a node that does not exist")
-	} else if d.SeenNodes && n.held() > 0 {
+	} else if d.Complete(read.Nodes) && n.held() > 0 {
 		out.add(Problem, n.Name, "claims have GPUs of a node that does not exist. Delete their pods and the claims")
 	}
 	cordons, err := wire.ParseCordons(d.Driver, core[n.Name].Annotations)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/wire"
@@ -28,7 +29,7 @@ const stalePublish = 15 * time.Minute
 // software says which GPUs, NVIDIA driver, runtime and kubelet a node has, and checks that the runtime reads CDI specs.
 func (d Diagnosis) software(out *findings, name string, gpus int, core map[string]corev1.Node) {
 	parts := []string{fmt.Sprintf("%d GPUs in slices", gpus)}
-	if d.UnreadSlices {
+	if d.Failed(read.ResourceSlices) {
 		parts = nil
 	}
 	if v := d.driverVersion(name); v != "" {
@@ -140,7 +141,7 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 		case !published:
 			if fault, ok := health.Lookup(s.Labels["state"]); ok {
 				absent := ""
-				if !d.UnreadSlices && !n.Incomplete {
+				if !d.Failed(read.ResourceSlices) && !n.Incomplete {
 					absent = " No slice has GPU " + uuid + ", so new claims cannot get it."
 				}
 				out.add(Warning, subject, "unhealthy: %s: %s.%s To recover: %s", fault.Name, fault.Cause, absent, fault.RemedyFor(address))
@@ -156,14 +157,14 @@ func (d Diagnosis) unseen(out *findings) {
 		subject string
 		checks  string
 	}{
-		{d.UnreadSlices, "ResourceSlices", "the GPUs of nodes, their health, and claims with devices that no slice has"},
-		{!d.SeenClaims, "ResourceClaims", "holders of GPUs, claims without pods, and claims with devices that no slice has"},
-		{!d.SeenPods, "Pods", "the controller, its webhook, the plugins, what only their metrics show, and pods that run without the GPUs that they ask for"},
-		{!d.SeenNodes, "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that run without the GPUs that they ask for"},
-		{!d.SeenClasses, "DeviceClasses", "classes of the driver, and pods that run without the GPUs that they ask for"},
-		{d.UnreadQuotas, "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
-		{d.UnreadGPUClusters, "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
-		{!d.SeenWebhooks, "webhooks", "whether claims are refused while the controller is away"},
+		{d.Failed(read.ResourceSlices), "ResourceSlices", "the GPUs of nodes, their health, and claims with devices that no slice has"},
+		{!d.Complete(read.ResourceClaims), "ResourceClaims", "holders of GPUs, claims without pods, and claims with devices that no slice has"},
+		{!d.Complete(read.Pods), "Pods", "the controller, its webhook, the plugins, what only their metrics show, and pods that run without the GPUs that they ask for"},
+		{!d.Complete(read.Nodes), "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that run without the GPUs that they ask for"},
+		{!d.Complete(read.DeviceClasses), "DeviceClasses", "classes of the driver, and pods that run without the GPUs that they ask for"},
+		{d.Failed(read.ResourceQuotas), "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
+		{d.Failed(read.GPUClusters), "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
+		{!d.Complete(read.Webhooks), "webhooks", "whether claims are refused while the controller is away"},
 	} {
 		if c.missing {
 			out.add(Unchecked, c.subject, "you may not list them in all namespaces, so these were not looked at: %s", c.checks)
@@ -194,7 +195,7 @@ func (d Diagnosis) controller(out *findings) {
 		}
 	}
 	switch {
-	case !d.SeenWebhooks:
+	case !d.Complete(read.Webhooks):
 		level, effect = Problem, "the API server refuses claims with this driver's parameters, unless the chart value webhook.failurePolicy is Ignore"
 	case len(refusing) > 0:
 		level, effect = Problem, "the API server refuses objects that the webhooks "+strings.Join(refusing, ", ")+" review, such as claims with this driver's parameters"
@@ -219,12 +220,12 @@ func (d Diagnosis) webhook() (Level, string) {
 		}
 	}
 	switch {
-	case d.SeenWebhooks && len(d.Webhooks) == 0:
+	case d.Complete(read.Webhooks) && len(d.Webhooks) == 0:
 		return Info, "the webhook is off"
 	case len(d.UnmeasuredControllers) > 0:
 		first := slices.Sorted(maps.Keys(d.UnmeasuredControllers))[0]
 		return Unchecked, "whether the API server reaches the webhook was not read: " + d.UnmeasuredControllers[first]
-	case d.SeenWebhooks:
+	case d.Complete(read.Webhooks):
 		return Unchecked, "whether the API server reaches the webhook was not tested yet"
 	}
 	return Unchecked, "the webhook is off, or was not tested yet"

@@ -4,6 +4,7 @@
 package view_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -70,9 +72,9 @@ func TestFindings_OperatorDeploysItsDriver_IsReported(t *testing.T) {
 	d := view.Diagnosis{
 		Objects:     objects(slices.Concat(published(t, "l40s-4", "n1", 1), published(t, "l40s-4", "n2", 1), published(t, "l40s-4", "n3", 1))),
 		CoreNodes:   []corev1.Node{labelledNode("n1", label("true")), labelledNode("n2", label("paused-for-driver-upgrade")), labelledNode("n3", label("false")), labelledNode("cpu", nil)},
-		SeenNodes:   true,
 		GPUClusters: []string{"gpu-cluster"},
 	}
+	d.States = read.States{read.Nodes: nil}
 	got := about(view.Findings(d, nil), "nvidia.com/gpu.deploy.dra-driver=true")
 	if len(got) != 2 || got[0].Subject != "cluster" || got[1].Subject != "n1" || got[0].Level != view.Warning || got[1].Level != view.Warning {
 		t.Fatalf("%+v", got)
@@ -93,7 +95,8 @@ func TestFindings_OperatorDeploysItsDriver_IsReported(t *testing.T) {
 }
 
 func TestFindings_GPUClustersUnread_NotChecked(t *testing.T) {
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), UnreadGPUClusters: true}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1))}
+	d.States = read.States{read.GPUClusters: errors.New("forbidden")}
 	got := slices.DeleteFunc(view.Findings(d, nil), func(f view.Finding) bool { return f.Subject != "GPUClusters" })
 	if len(got) != 1 || got[0].Level != view.Unchecked {
 		t.Errorf("%+v", got)

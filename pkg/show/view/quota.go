@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -54,7 +55,7 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 	used := map[string]budget.Charge{}
 	for i := range o.Claims {
 		claim := &o.Claims[i]
-		if limited.Has(claim.Namespace) || o.UnreadSlices {
+		if limited.Has(claim.Namespace) || o.Failed(read.ResourceSlices) {
 			continue // The cost of a device is in its slice.
 		}
 		cost, ok := budget.Charge{}, false

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // TestFindings_SchedulerFault_NamesPatchAndRemedy has API servers of several versions, and the plugins' setting.
@@ -31,7 +33,7 @@ func TestFindings_SchedulerFault_NamesPatchAndRemedy(t *testing.T) {
 		"setting, unread": {"", "v1.36.1", true, []string{"Kubernetes v1.36.1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := Diagnosis{ServerVersion: c.server, SeenPods: true}
+			d := Diagnosis{Objects: Objects{States: read.States{read.Pods: nil}}, ServerVersion: c.server}
 			if c.server == "" {
 				d.ServerVersionError = errors.New("no answer")
 			}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -136,7 +137,8 @@ func TestPluginPods_TenantsPods_AreNotTheDrivers(t *testing.T) {
 			}
 		}
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: pods, SeenPods: true}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: pods}
+	d.States = read.States{read.Pods: nil}
 	for _, f := range view.Findings(d, nil) {
 		if strings.Contains(f.Message, "team/") || strings.Contains(f.Message, "of 2 pods") {
 			t.Errorf("%s: %s", f.Subject, f.Message)

@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
@@ -416,7 +417,8 @@ func TestFindings_PoolIsIncomplete_DeviceIsNotGivenTwice(t *testing.T) {
 	all := slices.DeleteFunc(published(t, "hgx-h100", "n1", 1), func(s *resourceapi.ResourceSlice) bool {
 		return slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return d.Name == partition })
 	})
-	d := view.Diagnosis{Objects: objects(all, claim("a", 1, device("n1", partition))), SeenClaims: true}
+	d := view.Diagnosis{Objects: objects(all, claim("a", 1, device("n1", partition)))}
+	d.States = read.States{read.ResourceClaims: nil}
 	for _, f := range view.Findings(d, []string{"n1"}) {
 		if f.Level == view.Problem {
 			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)
@@ -441,9 +443,13 @@ func TestEvictions_Tolerations_OnlyThoseForEverKeepThePod(t *testing.T) {
 	}
 }
 
+// allRead are the states of resources that the user may read.
+var allRead = read.States{read.Nodes: nil, read.Pods: nil, read.ResourceClaims: nil, read.DeviceClasses: nil, read.Webhooks: nil}
+
 func TestFindings_NodeWithoutDriver_IsReported(t *testing.T) {
 	empty := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
-	d := view.Diagnosis{Objects: objects(nil), CoreNodes: []corev1.Node{empty}, SeenNodes: true, SeenPods: true, SeenClaims: true, SeenClasses: true, SeenWebhooks: true}
+	d := view.Diagnosis{Objects: objects(nil), CoreNodes: []corev1.Node{empty}}
+	d.States = allRead
 	got := map[string]view.Level{}
 	for _, f := range view.Findings(d, []string{"empty", "absent"}) {
 		got[f.Subject] = f.Level
@@ -461,8 +467,8 @@ func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-kubelet-plugin:1"}}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}, SeenPods: true, SeenClaims: true, SeenClasses: true, SeenWebhooks: true}
-	d.CoreNodes, d.SeenNodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, true
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}}
+	d.CoreNodes, d.States = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, allRead
 	for _, f := range view.Findings(d, []string{"n1"}) {
 		if f.Level != view.Info {
 			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)
@@ -481,10 +487,11 @@ func TestFindings_PodsThatEnded_DoNotCount(t *testing.T) {
 			Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
 		})
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), SeenPods: true, Pods: []corev1.Pod{
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{
 		pod("kubelet-plugin", "1", corev1.PodFailed, corev1.ConditionFalse), pod("kubelet-plugin", "2", corev1.PodRunning, corev1.ConditionTrue),
 		pod("controller", "1", corev1.PodFailed, corev1.ConditionFalse), pod("controller", "2", corev1.PodRunning, corev1.ConditionTrue),
 	}}
+	d.States = read.States{read.Pods: nil}
 	found := false
 	for _, f := range view.Findings(d, nil) {
 		found = found || strings.HasPrefix(f.Message, "1 of 1 pods are ready")
