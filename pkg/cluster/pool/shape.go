@@ -119,7 +119,7 @@ func (s *Shapes) pack(raw []byte, decoded *resourceapi.ResourceSlice) (*Slice, e
 	if err := p.slice(raw); err != nil {
 		return nil, fmt.Errorf("ResourceSlice %s: %w", p.out.Name, err)
 	}
-	p.out.identities = slices.Clone(p.identities)
+	p.out.identities = append([]string(nil), p.identities...) // nil without any.
 	key := sha256.Sum256(p.common)
 	p.out.Shape = s.shape(key)
 	if p.out.Shape == nil {
