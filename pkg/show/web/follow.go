@@ -43,8 +43,8 @@ type Resource struct {
 	Else *Resource
 }
 
-// A page of a list fails after requestLimit. A failed request is repeated after retryPause, and a list that the user may
-// not watch after pollInterval.
+// A page of a list fails after requestLimit. A failed request is repeated after retryPause, and a list that the user
+// may not watch after pollInterval.
 const (
 	requestLimit = time.Minute
 	retryPause   = 2 * time.Second
