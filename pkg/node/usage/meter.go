@@ -56,8 +56,12 @@ func NewMeter(r plan.Held, scans *inventory.Latest, d plan.DevicePlugins, s Samp
 	}
 }
 
-// settle is the time for which changes of claims are collected, since each reads all records.
-const settle = 100 * time.Millisecond
+const (
+	// settle is the time for which changes of claims are collected, since each reads all records.
+	settle = 100 * time.Millisecond
+	// readInterval is the time after which records are read without a change, for those that were unreadable.
+	readInterval = time.Minute
+)
 
 // Run counts until the context ends: after each change of claims and each sample.
 func (m *Meter) Run(ctx context.Context) {
@@ -66,23 +70,32 @@ func (m *Meter) Run(ctx context.Context) {
 		return
 	case <-m.scans.Scanned():
 	}
-	for ctx.Err() == nil {
-		if err := m.read(); err != nil {
+	retry := time.NewTicker(readInterval)
+	defer retry.Stop()
+	for due := true; ctx.Err() == nil; {
+		if err := m.step(due); err != nil {
 			klog.FromContext(ctx).Error(err, "Reading the claims failed; GPU seconds count for the last known ones")
 		}
+		due = true
 		select {
 		case <-ctx.Done():
 		case <-m.Changed:
 			time.Sleep(settle)
+		case <-retry.C:
 		case <-time.After(sampler.Interval):
+			due = false
 		}
 	}
 }
 
-// read counts up to now, and from now on for the claims of the records. While some of them are unreadable, the last
-// known claims stay: an unknown claim does not make a GPU free.
-func (m *Meter) read() error {
-	plans, incomplete, err := m.records.Held()
+// step counts up to now, and reads the claims for the time from now on. While some of their records are unreadable, the
+// last known claims stay: an unknown claim does not make a GPU free.
+func (m *Meter) step(read bool) (err error) {
+	var plans []plan.Plan
+	incomplete := true
+	if read {
+		plans, incomplete, err = m.records.Held()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil && !incomplete {

@@ -93,7 +93,7 @@ func scrape(m *Meter) int {
 
 func read(t *testing.T, m *Meter) {
 	t.Helper()
-	if err := m.read(); err != nil {
+	if err := m.step(true); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -141,7 +141,7 @@ func TestMeter_UnknownClaims_LastKnownOnesCount(t *testing.T) {
 		read(t, m)
 		time.Sleep(10 * time.Second)
 		f.incomplete, f.unreadable = false, errors.New("input/output error")
-		if err := m.read(); !errors.Is(err, f.unreadable) {
+		if err := m.step(true); !errors.Is(err, f.unreadable) {
 			t.Errorf("got %v, want the error of the records", err)
 		}
 		time.Sleep(10 * time.Second)
