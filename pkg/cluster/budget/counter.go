@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"golang.org/x/sync/singleflight"
@@ -26,6 +25,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -365,44 +365,18 @@ func (c *Counter) Allocated(a *resourceapi.AllocationResult, in Pools) (total Ch
 	return total, true
 }
 
-// Pod returns the cost of the extended resources of a pod: its largest init container, or all of its containers.
-func (c *Counter) Pod(ctx context.Context, spec corev1.PodSpec) (Charge, error) {
+// Pod returns the cost of the extended resources of a pod.
+func (c *Counter) Pod(ctx context.Context, spec corev1.PodSpec) (total Charge, err error) {
 	all, err := c.asker.Classes.List(labels.Everything())
 	if err != nil {
-		return Charge{}, fmt.Errorf("list the DeviceClasses that serve a pod's resources: %w", err)
+		return total, fmt.Errorf("list the DeviceClasses that serve a pod's resources: %w", err)
 	}
-	classes := selector.ResourcesOf(all)
-	cost := func(container corev1.Container) (Charge, error) {
-		var devices resourceapi.DeviceClaim
-		for _, name := range slices.Sorted(maps.Keys(container.Resources.Limits)) {
-			class, n := classes.Class(name), container.Resources.Limits[name]
-			if class == nil || n.Value() <= 0 {
-				continue
-			}
-			devices.Requests = append(devices.Requests, resourceapi.DeviceRequest{
-				Name: string(name), Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class.Name, Count: n.Value()},
-			})
-		}
-		return c.Largest(ctx, devices)
-	}
-	var together, first Charge
-	for _, container := range spec.Containers {
-		one, err := cost(container)
+	for _, r := range waiting.Requests(&corev1.Pod{Spec: spec}, selector.ResourcesOf(all)) {
+		one, err := c.Largest(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{r}})
 		if err != nil {
 			return Charge{}, err
 		}
-		together = together.Plus(one)
+		total = total.Plus(one)
 	}
-	for _, container := range spec.InitContainers {
-		one, err := cost(container)
-		if err != nil {
-			return Charge{}, err
-		}
-		if ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
-			together = together.Plus(one)
-			continue
-		}
-		first = first.Larger(one)
-	}
-	return together.Larger(first), nil
+	return total, nil
 }

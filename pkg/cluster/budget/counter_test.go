@@ -320,6 +320,13 @@ func TestPod_ExtendedResources_CostLikeClaims(t *testing.T) {
 		"a class":        {corev1.PodSpec{Containers: []corev1.Container{container("deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com", "2")}}, 250},
 		"init container": {corev1.PodSpec{InitContainers: []corev1.Container{container("nvidia.com/gpu", "4")}, Containers: []corev1.Container{container("nvidia.com/gpu", "1")}}, 4000},
 		"sidecar":        {corev1.PodSpec{InitContainers: []corev1.Container{sidecar}, Containers: []corev1.Container{container("nvidia.com/gpu", "1")}}, 2000},
+		"init container after a sidecar": {corev1.PodSpec{
+			InitContainers: []corev1.Container{sidecar, container("nvidia.com/gpu", "2")}, Containers: []corev1.Container{container("nvidia.com/gpu", "1")},
+		}, 3000},
+		"init container with another resource": {corev1.PodSpec{
+			InitContainers: []corev1.Container{container("nvidia.com/gpu", "1")},
+			Containers:     []corev1.Container{container("deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com", "2")},
+		}, 1250},
 	} {
 		if got, err := c.Pod(t.Context(), w.pod); err != nil || got.MilliGPUs != w.milli {
 			t.Errorf("%s: %d/1000 GPUs (%v), want %d", name, got.MilliGPUs, err, w.milli)

@@ -50,14 +50,17 @@ func (k *demandKeeper) podKinds() []*podKind {
 		if !waiting.Waits(pod) {
 			continue
 		}
-		one := &podKind{pod: pod, asks: objects.AsksOf(pod, k.driver), tried: waiting.SaidOf(pod).Tried}
-		for _, ref := range waiting.References(pod, k) {
+		one := &podKind{pod: pod, tried: waiting.SaidOf(pod).Tried}
+		if waiting.ExtendedClaim(pod, k) == nil {
+			one.asks = objects.AsksOf(pod, k.driver)
+		}
+		for _, claim := range waiting.Made(pod, k) {
 			switch {
-			case ref.Claim == nil:
-			case ref.Claim.Status.Allocation != nil:
-				one.allocated = append(one.allocated, ref.Claim)
+			case claim.DeletionTimestamp != nil: // The pod waits for another one.
+			case claim.Status.Allocation != nil:
+				one.allocated = append(one.allocated, claim)
 			default:
-				one.asks = append(one.asks, objects.AsksOf(ref.Claim, k.driver)...)
+				one.asks = append(one.asks, objects.AsksOf(claim, k.driver)...)
 			}
 		}
 		if len(one.asks) == 0 {
@@ -105,7 +108,7 @@ func (k *demandKeeper) Claim(namespace, name string) *resourceapi.ResourceClaim 
 // waiting returns the pods without a node, by what they wait for.
 func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
 	out := map[string]demand.Waiting{}
-	pools, classes := k.nodes.possible(), waiting.NewClasses(k.driver, c.Classes)
+	pools, classes := k.nodes.possible(), selector.ResourcesOf(c.Classes)
 	most := min(manyKinds, max(manyNodes/max(len(pools), 1), 1))
 	for i, one := range k.podKinds() {
 		var admitted map[string]bool
@@ -151,8 +154,8 @@ func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, wha
 
 // admits returns the nodes on which a pod may run, apart from its devices. A node that is unknown or too large to judge
 // is among them.
-func (k *demandKeeper) admits(one *podKind, classes waiting.Classes, pools []pool.Pool) map[string]bool {
-	out, served := map[string]bool{}, classes.Served(one.pod)
+func (k *demandKeeper) admits(one *podKind, classes selector.Resources, pools []pool.Pool) map[string]bool {
+	out, served := map[string]bool{}, waiting.Served(one.pod, classes)
 	for _, p := range pools {
 		found, _, _ := k.machines.GetByKey(p.Node) // Reading the cache cannot fail.
 		node, ok := found.(*corev1.Node)

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // unit is a set of pods and claims that move together: a pod with its claims, or all pods that share a claim.
@@ -244,7 +245,7 @@ func (p *planner) permit(u *unit, pod *corev1.Pod, fix func(string, ...any)) {
 	case owner == nil:
 		u.notes = append(u.notes, "no controller creates it again")
 	}
-	if unknown := Unjudged(pod); len(unknown) > 0 {
+	if unknown := waiting.Unjudged(pod); len(unknown) > 0 {
 		text := strings.Join(unknown, ", ")
 		if !p.o.Unchecked {
 			fix("its constraints are not all known here: %s (--include unchecked moves it)", text)
@@ -255,37 +256,6 @@ func (p *planner) permit(u *unit, pod *corev1.Pod, fix func(string, ...any)) {
 
 // recreating are the kinds of controllers that replace an evicted pod.
 var recreating = []string{"ReplicaSet", "StatefulSet", "ReplicationController"}
-
-// Unjudged names the constraints of a pod that can keep it from a node and that the planner does not know.
-func Unjudged(pod *corev1.Pod) (out []string) {
-	if a := pod.Spec.Affinity; a != nil {
-		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-			out = append(out, "pod affinity")
-		}
-		if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
-			out = append(out, "pod anti-affinity")
-		}
-	}
-	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
-		return c.WhenUnsatisfiable == corev1.DoNotSchedule
-	}) {
-		out = append(out, "topology spread")
-	}
-	if slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 })
-	}) {
-		out = append(out, "host ports")
-	}
-	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
-	}) {
-		out = append(out, "volumes")
-	}
-	if s := pod.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {
-		out = append(out, "the scheduler "+s)
-	}
-	return out
-}
 
 // countBudgets finds the disruption budgets of a unit. A unit cannot move if one allows fewer evictions than it has
 // pods.

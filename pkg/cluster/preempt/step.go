@@ -138,11 +138,10 @@ var errNoTemplates = errors.New("templates are not read")
 
 // goalOf finds the claims of a pod.
 func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, now time.Time) pack.Goal {
-	c := why.Cluster{Classes: objects.Classes, States: read.States{read.ResourceClaimTemplates: errNoTemplates}}
-	for _, ref := range waiting.References(pod, claims) {
-		if ref.Claim != nil {
-			c.Claims = append(c.Claims, ref.Claim)
-		}
+	c := why.Cluster{
+		Claims:  waiting.Made(pod, claims),
+		Classes: objects.Classes,
+		States:  read.States{read.ResourceClaimTemplates: errNoTemplates},
 	}
 	needs := c.Needs(why.Subject{Pod: pod}, now)
 	return pack.Goal{Text: why.Subject{Pod: pod}.String(), Claims: needs.Waiting(), Pod: pod, Needs: needs}
@@ -374,7 +373,7 @@ func (k *Keeper) search(
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()
 	}
-	if len(pack.Unjudged(w.pod)) > 0 && !everywhere(w, objects.Nodes) {
+	if len(waiting.Unjudged(w.pod)) > 0 && !everywhere(w, objects.Nodes) {
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now

@@ -4,6 +4,8 @@
 package waiting
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -67,6 +69,15 @@ func References(pod *corev1.Pod, claims Claims) (out []Reference) {
 		out = append(out, r)
 	}
 	return out
+}
+
+// Made returns the claims of a pod that exist, and last the one for its extended resources.
+func Made(pod *corev1.Pod, claims Claims) (out []*resourceapi.ResourceClaim) {
+	for _, ref := range References(pod, claims) {
+		out = append(out, ref.Claim)
+	}
+	out = append(out, ExtendedClaim(pod, claims))
+	return slices.DeleteFunc(out, func(c *resourceapi.ResourceClaim) bool { return c == nil })
 }
 
 // ExtendedClaim returns the claim that the scheduler made for the extended resources of a pod, or nil.

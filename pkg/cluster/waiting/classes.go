@@ -74,13 +74,3 @@ func (c Classes) CouldBeOurs(name corev1.ResourceName) bool {
 			})
 		})
 }
-
-// Served returns those of a pod's extended resources that a DeviceClass serves, sorted.
-func (c Classes) Served(pod *corev1.Pod) (out []corev1.ResourceName) {
-	for _, name := range Resources(pod) {
-		if c.Class(name) != nil {
-			out = append(out, name)
-		}
-	}
-	return out
-}

@@ -5,6 +5,7 @@ package waiting
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,4 +57,35 @@ func Excluded(node *corev1.Node, pod *corev1.Pod, allocated []*resourceapi.Resou
 func matches(node *corev1.Node, selector *corev1.NodeSelector) bool {
 	s, err := nodeaffinity.NewNodeSelector(selector)
 	return err == nil && s.Match(node)
+}
+
+// Unjudged names the constraints of a pod that can keep it from a node and that nobody here knows.
+func Unjudged(pod *corev1.Pod) (out []string) {
+	if a := pod.Spec.Affinity; a != nil {
+		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+			out = append(out, "pod affinity")
+		}
+		if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+			out = append(out, "pod anti-affinity")
+		}
+	}
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+		return c.WhenUnsatisfiable == corev1.DoNotSchedule
+	}) {
+		out = append(out, "topology spread")
+	}
+	if slices.ContainsFunc(Containers(pod), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort > 0 })
+	}) {
+		out = append(out, "host ports")
+	}
+	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
+	}) {
+		out = append(out, "volumes")
+	}
+	if s := pod.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {
+		out = append(out, "the scheduler "+s)
+	}
+	return out
 }

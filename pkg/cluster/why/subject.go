@@ -144,9 +144,11 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 		}
 		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.PodResourceClaim.Name))
 	}
+	resources := selector.ResourcesOf(c.Classes)
+	w.extended = waiting.Served(s.Pod, resources)
 	extended := waiting.ExtendedClaim(s.Pod, claims)
 	if extended == nil {
-		extended = w.extendedClaim(c, s.Pod)
+		extended = w.extendedClaim(resources, s.Pod)
 	}
 	w.add(extended)
 	w.unnamed(s.Pod)
@@ -318,8 +320,7 @@ func (w *wanted) miss(format string, args ...any) {
 
 // extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a
 // device class serves; nil without them.
-func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
-	resources := selector.ResourcesOf(c.Classes)
+func (w *wanted) extendedClaim(resources selector.Resources, pod *corev1.Pod) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}
 	for _, name := range waiting.Resources(pod) {
 		class := resources.Class(name)
@@ -333,42 +334,12 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 			w.notes = append(w.notes, fmt.Sprintf("the scheduler may not know %s, because DeviceClass %s has the extendedResourceName %s too; remove it from one of the two",
 				name, first.Name, selector.Explicit(class)))
 		}
-		w.extended = append(w.extended, name)
-		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, perContainer(pod, name, class.Name)...)
 	}
+	claim.Spec.Devices.Requests = waiting.Requests(pod, resources)
 	if len(claim.Spec.Devices.Requests) == 0 {
 		return nil
 	}
 	return claim
-}
-
-// perContainer returns the scheduler's requests for a resource: one for each container that keeps running,
-// and what init containers need beyond the containers after them. The names complete the word request.
-func perContainer(pod *corev1.Pod, name corev1.ResourceName, class string) (out []resourceapi.DeviceRequest) {
-	add := func(name string, count int64) {
-		out = append(out, resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
-		}})
-	}
-	later, extra := int64(0), int64(0)
-	for _, c := range slices.Backward(waiting.Containers(pod)) {
-		q := c.Resources.Limits[name]
-		n := q.Value()
-		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		init := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
-		switch {
-		case n <= 0:
-		case init && !sidecar:
-			extra = max(extra, n-later)
-		default:
-			later += n
-			add("of container "+c.Name, n)
-		}
-	}
-	if extra > 0 {
-		add("of init containers", extra)
-	}
-	return out
 }
 
 // gates says what holds a pod back before the scheduler looks at it.

@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire/demand"
 )
@@ -92,10 +93,8 @@ func AsksOf(object any, driver string) (out []Ask) {
 	case *resourceapi.ResourceClaimTemplate:
 		requests(o, o.Spec.Spec.Devices)
 	case *corev1.Pod:
-		for _, container := range slices.Concat(o.Spec.InitContainers, o.Spec.Containers) {
-			for resource := range container.Resources.Limits {
-				out = append(out, Ask{Resource: resource})
-			}
+		for _, resource := range waiting.Resources(o) {
+			out = append(out, Ask{Resource: resource})
 		}
 	}
 	slices.SortFunc(out, func(a, b Ask) int {

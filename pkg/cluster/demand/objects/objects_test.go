@@ -212,6 +212,9 @@ func TestDemand_RandomClasses_AsksForTheSchedulersClass(t *testing.T) {
 			if got := c.Demand(reading); !slices.Equal(got, want) {
 				t.Fatalf("seed %d: %s asks for %q, want %q", seed, name, got, want)
 			}
+			if len(c.Asked) == 0 && name == corev1.ResourceCPU {
+				continue // The kubelet serves it.
+			}
 			if got := c.Expressions(c.Asked[0]); !slices.Equal(got, expressions) {
 				t.Fatalf("seed %d: %s has the selectors %q, want %q", seed, name, got, expressions)
 			}
