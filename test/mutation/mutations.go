@@ -15,5 +15,7 @@ const (
 )
 
 // mutations lists all mutations, each with the test that must fail.
-var mutations = slices.Concat(claimMutations, formMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, webMutations,
-	releaseMutations, simulatorMutations, preemptMutations)
+var mutations = slices.Concat(
+	claimMutations, formMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, waitingMutations,
+	preemptMutations, webMutations, releaseMutations, simulatorMutations,
+)
