@@ -301,8 +301,8 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangs_OthersDelivered",
 	},
 	{
-		Name: "a GPU that hangs counts as healthy", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "		} else if g.Silent {\n", New: "		} else if g.Silent && n.unknown {\n",
+		Name: "a GPU that hangs counts as healthy", File: "pkg/node/kubeletplugin/publishing/inputs.go",
+		Old: "		case g.Silent:\n", New: "		case g.Silent && in.unknown:\n",
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_OneGPUHangs_IsTaintedAlone",
 	},
 	{

@@ -91,8 +91,8 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
 	},
 	{
-		Name: "devices that claims held stay after the release", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "n.dependsOnHeld || f.onlyForHeld(held) ||", New: "n.dependsOnHeld ||",
+		Name: "devices that claims held stay after the release", File: "pkg/node/kubeletplugin/publishing/inputs.go",
+		Old: "dependsOnHeld || f.onlyForHeld(o.Held) ||", New: "dependsOnHeld ||",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
 	},
 	{
@@ -204,7 +204,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "unknown cordons count as none", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "!asked || !known", New: "!asked || !known && false",
+		Old: "known && read\n", New: "known || read\n",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_CordonsUnknown_PublishesNothing",
 	},
 	{
@@ -294,8 +294,8 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestPublisher_FeaturesUnknown_LeavesFirstSlicesToController",
 	},
 	{
-		Name: "a server without counters gets partitions", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "Counters: f.counters,", New: "Counters: true,",
+		Name: "a server without counters gets partitions", File: "pkg/node/kubeletplugin/publishing/inputs.go",
+		Old: "f.heldShares, f.counters\n", New: "f.heldShares, true\n",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_ServerWithoutCounters_BuildsNothingThatOverlaps",
 	},
 	{

@@ -16,14 +16,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -152,19 +150,41 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 // retryHeld is the retry interval for unreadable records.
 const retryHeld = 10 * time.Second
 
-// build returns the slices; false before the first scan and while the held devices are unknown.
+// build returns the slices; false before the first scan and while an answer that they need is missing.
 func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
-	plans, incomplete, err := n.o.Records.Held()
+	in, ok := n.read()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.snapshot == nil || !ok {
+		return nil, false
+	}
+	in.scan, in.last, in.unknown = *n.snapshot, n.last, n.unknown
+	in.scan.Problems = slices.Concat(in.scan.Problems, plan.Gone(in.scan, in.plans))
+	n.own(in.plans, in.Stuck, in.Switched)
+	in.owned, in.Switched = n.owned, n.switched
+	n.findMissing(in.scan, in.plans)
+	n.findSplitGroups(in.scan, in.plans)
+	n.Faulty.Put(findFaulty(in.scan, in.plans))
+	out, warnings, dependsOnHeld := in.build(f)
+	n.dependsOnHeld = dependsOnHeld
+	n.notify(warnings)
+	return out, true
+}
+
+// read asks the records, the kubelet, the Node and the driver; false while one of them has no answer. It runs without
+// the lock, since an answer that changes requests another build.
+func (n *Node) read() (in inputs, known bool) {
+	in.Node, in.Settings, in.Sharing, in.adoptExternal = n.name, n.o.Settings, n.o.Sharing, n.o.AdoptExternal
 	attempt := "read the held devices"
-	var switched map[string]bool
-	var stuck map[string][]gpu.Partition
+	var err error
+	in.plans, in.incomplete, err = n.o.Records.Held()
 	if err == nil {
 		attempt = "read the switched MIG modes"
-		switched, err = n.o.Modes.Switched()
+		in.Switched, err = n.o.Modes.Switched()
 	}
 	if err == nil {
 		attempt = "read the partitions that could not be destroyed"
-		stuck, err = n.o.Modes.Stuck()
+		in.Stuck, err = n.o.Modes.Stuck()
 	}
 	if err != nil {
 		n.o.Reports.Report(&claimerror.Error{
@@ -172,136 +192,22 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			Remedy: "changes are not published until it succeeds; check the node's disk",
 		})
 		time.AfterFunc(retryHeld, n.Changed.Fire)
-		return nil, false
+		return in, false
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	served, asked := n.o.DevicePlugins.GPUs()
-	cordons, known := n.o.Cordoned.Cordoned()
-	notReady, checked := "", true
+	in.served, known = n.o.DevicePlugins.GPUs()
+	cordons, read := n.o.Cordoned.Cordoned()
+	in.Cordons, in.Reserved, known = cordons, n.o.Cordoned.Reserved(), known && read
 	if n.o.Readiness != nil {
-		notReady, checked = n.o.Readiness.Problem()
+		problem, checked := n.o.Readiness.Problem()
+		in.notReady, known = problem, known && checked
 	}
-	if n.snapshot == nil || !asked || !known || !checked {
-		return nil, false
-	}
-	s := *n.snapshot
-	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
-	held, exclusive := n.held(s, plans)
-	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held) || !f.taints && len(cordons) > 0
-	n.own(plans, stuck, switched)
-	n.findMissing(s, plans)
-	n.findSplitGroups(s, plans)
-	n.findFaulty(s, plans)
-	conditions := map[string]resourceslices.Condition{}
-	for _, g := range s.GPUs {
-		if n.unknown {
-			conditions[g.PCIAddress] = resourceslices.Condition{
-				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
-			}
-		} else if g.Silent {
-			conditions[g.PCIAddress] = resourceslices.Condition{
-				State: resourceslices.Unknown, Message: gpu.SilentText + ". Run nvidia-smi on the node, and reset the GPU or reboot the node",
-			}
-		} else if notReady != "" {
-			conditions[g.PCIAddress] = resourceslices.Condition{State: resourceslices.NotReady, Message: notReady}
-		} else if incomplete && !exclusive[g.PCIAddress] {
-			conditions[g.PCIAddress] = resourceslices.Condition{
-				State:   resourceslices.Withheld,
-				Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
-			}
-		}
-		if len(g.Faults) == 0 {
-			continue
-		}
-		worst := g.Faults[0]
-		state, _ := health.Lookup(worst.State)
-		if _, unavailable := conditions[g.PCIAddress]; !unavailable || !state.GroupsOnly {
-			conditions[g.PCIAddress] = resourceslices.Condition{
-				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.RemedyFor(g.PCIAddress),
-			}
-		}
-	}
-	for address, resource := range served {
-		conditions[address] = resourceslices.Condition{
-			State:   resourceslices.DevicePlugin,
-			Message: "a device plugin serves it as " + resource + ", or did minutes ago. Remove the device plugin from the node to publish the GPU",
-		}
-	}
-	var holders map[string]string
 	if n.o.Holders != nil {
-		holders = n.o.Holders.Holders()
+		in.Holders = n.o.Holders.Holders()
 	}
-	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
-		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		Switched: n.modes(s), External: n.external(s, stuck), Stuck: stuck, Holders: holders, Cordons: cordons, Reserved: n.o.Cordoned.Reserved(), Settings: n.o.Settings, Sharing: n.o.Sharing,
-	})
-	// Found reports once for the node that NVML does not answer, and Readiness that the driver is not ready.
-	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool {
-		return n.unknown && w.State == resourceslices.Unknown || w.State == resourceslices.NotReady
-	}))
-	out := make([]resourceslice.Slice, len(pool.Slices))
-	for i, s := range pool.Slices {
-		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}
-	}
-	return out, true
+	return in, known
 }
 
 func (n *Node) owner() (uid types.UID, deleted bool) { return n.o.Cordoned.Owner() }
-
-// held returns the held devices, and the GPUs that a plan holds whole. The caller holds n.mu.
-func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.Held, exclusive map[string]bool) {
-	exclusive = map[string]bool{}
-	n.dependsOnHeld = false
-	for _, p := range plans {
-		for _, address := range p.HeldGPUs() {
-			exclusive[address] = true
-		}
-		for _, d := range p.Devices {
-			g, ok := n.last[d.PCIAddress]
-			if !ok {
-				g = gpu.GPU{PCIAddress: d.PCIAddress, UUID: d.UUID, Minor: d.Minor}
-			}
-			if _, ok := s.ByAddress(d.PCIAddress); !ok {
-				n.dependsOnHeld = true
-			}
-			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
-			if d.Kind == gpu.KindGroup {
-				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. missing reports an invalid name.
-			}
-			var shared v1beta1.Strategy
-			if d.Partial() && !d.Admin {
-				shared = d.Sharing.Strategy
-			}
-			n.dependsOnHeld = n.dependsOnHeld || (!d.Admin || d.Kind == gpu.KindMonitor) && n.unlikeSettings(d)
-			held = append(held, resourceslices.Held{
-				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, External: d.Partition.External, GPU: g,
-			})
-		}
-	}
-	return held, exclusive
-}
-
-// unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
-func (n *Node) unlikeSettings(d plan.Device) bool {
-	g := n.last[d.PCIAddress]
-	if d.Kind == gpu.KindMIG && n.o.NoPartitions {
-		return true
-	}
-	if n.o.Sharing == nil {
-		return false
-	}
-	if d.Kind == gpu.KindMIG && n.o.Sharing.Placements(g, d.Partition.Profile) != sharing.AllPlacements ||
-		d.Kind == gpu.KindGroup && n.o.Sharing.Groups(g) != sharing.AllPlacements ||
-		d.Kind == gpu.KindMonitor && (n.o.NoMonitors || n.o.Sharing.Monitors(g) != sharing.AllPlacements) {
-		return true
-	}
-	if d.ShareID == "" {
-		return false
-	}
-	o, ok := n.o.Sharing.Offer(g, d.Partition.Profile, "")
-	return !ok || d.Partial() && o.Strategy != d.Sharing.Strategy
-}
 
 // notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.
 func (n *Node) notify(warnings []resourceslices.Warning) {

@@ -44,39 +44,6 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// external returns the external partitions, without the stuck ones. The caller holds n.mu.
-func (n *Node) external(s gpu.Snapshot, stuck map[string][]gpu.Partition) map[string][]gpu.Partition {
-	out := map[string][]gpu.Partition{}
-	if n.o.AdoptExternal {
-		return out
-	}
-	for _, g := range s.GPUs {
-		for _, p := range g.MIG.Partitions {
-			if slices.ContainsFunc(stuck[g.PCIAddress], func(o gpu.Partition) bool { return o.Placement.Overlaps(p.Placement) }) {
-				continue
-			}
-			if !n.owned[gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: p.Profile, Start: p.Placement.Start}] {
-				out[g.PCIAddress] = append(out[g.PCIAddress], p)
-			}
-		}
-	}
-	return out
-}
-
-// modes returns the GPUs whose MIG mode this driver may switch off. The caller holds n.mu.
-func (n *Node) modes(s gpu.Snapshot) map[string]bool {
-	out := maps.Clone(n.switched)
-	for _, g := range s.GPUs {
-		switch {
-		case g.MIG.Enabled && !g.MIG.Switchable && !n.o.AllowReset:
-			delete(out, g.PCIAddress) // The switch would reset the GPU.
-		case n.o.AdoptExternal && g.MIG.Enabled:
-			out[g.PCIAddress] = true
-		}
-	}
-	return out
-}
-
 // settled is the time in a record after which a scan must show a partition.
 const settled = 5 * time.Second
 
@@ -86,7 +53,7 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range devices {
-		if !d.Admin && n.unlikeSettings(d.Device) {
+		if !d.Admin && unlikeSettings(n.o.Settings, n.o.Sharing, n.last[d.PCIAddress], d.Device) {
 			n.Changed.Fire()
 		}
 		uuid := d.Partition.UUID
@@ -172,9 +139,8 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 	n.split = split
 }
 
-// findFaulty sends the claims with devices of faulty GPUs, and replaces an earlier report. The caller holds n.mu.
-func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
-	var all []reporting.Faulty
+// findFaulty returns the claims with devices of faulty GPUs.
+func findFaulty(s gpu.Snapshot, plans []plan.Plan) (all []reporting.Faulty) {
 	for _, p := range plans {
 		f := reporting.Faulty{Plan: p, Devices: map[string]reporting.Fault{}}
 		for _, d := range p.Devices {
@@ -191,7 +157,7 @@ func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
 			all = append(all, f)
 		}
 	}
-	n.Faulty.Put(all)
+	return all
 }
 
 // worstFault returns the worst fault of a GPU. A lost GPU is not among the readable ones.
