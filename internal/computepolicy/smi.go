@@ -89,10 +89,10 @@ func (s SMI) run(ctx context.Context, args ...string) (string, error) {
 
 // clip shortens a program's output, so that it does not fill an Event.
 func clip(s string) string {
-	const most = 200
+	const maxOutput = 200
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
+	if len(s) > maxOutput {
+		s = strings.ToValidUTF8(s[:maxOutput], "") + "…"
 	}
 	return s
 }

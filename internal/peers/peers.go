@@ -359,10 +359,10 @@ func (g *gate) giveBack(q *request) {
 
 // read returns the body, of which no more is in memory than has arrived.
 func (g *gate) read(q *request, from io.Reader) ([]byte, error) {
-	const step = 32 << 10
+	const chunkBytes = 32 << 10
 	var body bytes.Buffer
 	for {
-		n, err := io.CopyN(&body, from, step)
+		n, err := io.CopyN(&body, from, chunkBytes)
 		switch {
 		case !g.hold(q, n):
 			return nil, ErrBusy

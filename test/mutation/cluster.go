@@ -137,7 +137,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a profile goes as soon as no object asks for it", File: "pkg/wire/demand/demand.go",
-		Old: "now.Sub(since) >= keep+renew ||", New: "now.Sub(since) >= renew ||",
+		Old: "now.Sub(since) >= retention+renewInterval ||", New: "now.Sub(since) >= renewInterval ||",
 		Package: "./pkg/wire/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
 	},
 	{
@@ -222,7 +222,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a waiting pod has no more nodes serve", File: "pkg/wire/demand/serving.go",
-		Old: "		more = min(max((growth-1)*len(o.nodes), 1), len(others))\n", New: "		more = 0\n",
+		Old: "		more = min(max((growthFactor-1)*len(o.nodes), 1), len(others))\n", New: "		more = 0\n",
 		Package: "./pkg/wire/demand", Test: "TestServing_PodWaits_EachNodeWithRoomServesInTheEnd",
 	},
 	{

@@ -147,7 +147,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a server that ends while its limits change fails a claim", File: "internal/mpsd/supervisor/limits.go",
-		Old: "const attempts = 3", New: "const attempts = 1",
+		Old: "const maxAttempts = 3", New: "const maxAttempts = 1",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerEndsBetweenCommands_Succeeds",
 	},
 	{

@@ -168,7 +168,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "an XID that a program wrote to the kernel's log counts", File: "pkg/node/health/kernellog/decode.go",
-		Old: "if priority < levels && fields[3]", New: "if priority >= 0*levels && fields[3]",
+		Old: "if priority < kernelLevels && fields[3]", New: "if priority >= 0*kernelLevels && fields[3]",
 		Package: "./pkg/node/health/kernellog", Test: "TestDecode_Lines_OnlyTheKernelsXIDsCount",
 	},
 	{
@@ -270,7 +270,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "an idle plugin frees memory all the time", File: "pkg/node/kubeletplugin/plugin.go",
-		Old: "if idle%idleAgain == 0 {", New: "if idle >= 0 {",
+		Old: "if idle%idleRepeat == 0 {", New: "if idle >= 0 {",
 		Package: "./pkg/node/kubeletplugin", Test: "TestWatchIdle_NoCalls_FreesMemoryEveryMinute",
 	},
 	{

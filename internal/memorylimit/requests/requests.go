@@ -90,8 +90,8 @@ func Ask(ctx context.Context, h *host.Host, dir string, r memorylimit.Request) (
 	if err := h.WriteAtomic(labelAsk, path+suffixRequest, append(data, '\n'), 0o600); err != nil {
 		return false, err
 	}
-	const interval = 5 * time.Millisecond
-	tick := time.NewTicker(interval)
+	const pollInterval = 5 * time.Millisecond
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		data, err := os.ReadFile(path + suffixAnswer)

@@ -173,10 +173,10 @@ func (c *control) ask(ctx context.Context, commands ...string) (string, error) {
 
 // clip shortens a program's output, so that it does not fill an Event.
 func clip(s string) string {
-	const most = 300
+	const maxOutput = 300
 	s = strings.ToValidUTF8(strings.TrimSpace(s), "?")
-	if len(s) > most {
-		s = "…" + strings.ToValidUTF8(s[len(s)-most:], "")
+	if len(s) > maxOutput {
+		s = "…" + strings.ToValidUTF8(s[len(s)-maxOutput:], "")
 	}
 	return s
 }

@@ -24,8 +24,8 @@ import (
 // than a GPU has.
 const noLimit = 1 << 20
 
-// attempts is the number of times that a server can keep other limits before the change fails.
-const attempts = 3
+// maxAttempts is the number of times that a server can keep other limits before the change fails.
+const maxAttempts = 3
 
 // maxWaits is the number of times that a child of the daemon can be in start for too long. Then it is not a server: a
 // daemon with another child must serve too.
@@ -124,7 +124,7 @@ func (l *limiter) apply(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return err
 			default: // It may have ended, and is in the next list if not.
-				if refused[pid]++; refused[pid] == attempts {
+				if refused[pid]++; refused[pid] == maxAttempts {
 					return err
 				}
 			}

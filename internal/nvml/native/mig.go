@@ -113,7 +113,7 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	}
 	instances := func() (all []nvml.GPUInstance, err error) {
 		for _, p := range *profiles {
-			info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
+			info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: maxEntries}
 			found, err := list(d.session, symbol, with(d.handle.GetGpuInstances, &info))
 			if err != nil {
 				return nil, err
@@ -155,7 +155,7 @@ func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GP
 	return newGPUInstance(d.session, handle), nil
 }
 
-func (d *device) MIGDevices() ([]nvml.MIGDevice, error) { return d.migDevices(anyInstance, most) }
+func (d *device) MIGDevices() ([]nvml.MIGDevice, error) { return d.migDevices(anyInstance, maxEntries) }
 
 func (d *device) MIGDevicesOf(gpuInstance, count int) ([]nvml.MIGDevice, error) {
 	if gpuInstance < 0 {
@@ -180,7 +180,7 @@ func (d *device) migDevices(gpuInstance, count int) ([]nvml.MIGDevice, error) {
 		return nil, err
 	}
 	var out []nvml.MIGDevice
-	for index := 0; index < min(all, most) && len(out) < count; index++ {
+	for index := 0; index < min(all, maxEntries) && len(out) < count; index++ {
 		m, err := d.migDevice(index, gpuInstance)
 		if nvml.Vanished(err) {
 			continue // none at this index, or it vanished between two queries
@@ -275,7 +275,7 @@ func (i *gpuInstance) ComputeInstances() ([]nvml.ComputeInstance, error) {
 	}
 	instances := func() (all []nvml.ComputeInstance, err error) {
 		for _, p := range profiles {
-			info := gonvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
+			info := gonvml.ComputeInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: maxEntries}
 			found, err := list(i, "nvmlGpuInstanceGetComputeInstances", with(i.handle.GetComputeInstances, &info))
 			if err != nil {
 				return nil, err

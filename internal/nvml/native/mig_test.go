@@ -50,7 +50,7 @@ func TestEach_InvalidArgument_EndsList(t *testing.T) {
 		t.Errorf("each: %v (-want +got):\n%s", err, diff)
 	}
 	calls := 0
-	if _, err := each(func(int) (int, error) { calls++; return 0, nvml.NotSupported }); err != nil || calls != most {
+	if _, err := each(func(int) (int, error) { calls++; return 0, nvml.NotSupported }); err != nil || calls != maxEntries {
 		t.Errorf("each with no last index: %v after %d calls", err, calls)
 	}
 	if _, err := each(func(int) (int, error) { return 0, nvml.GPUIsLost }); !errors.Is(err, nvml.GPUIsLost) {

@@ -17,9 +17,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// most limits lists and loops: no GPU has more profiles, slices or MIG devices. It ends a loop over a driver that
+// maxEntries limits lists and loops: no GPU has more profiles, slices or MIG devices. It ends a loop over a driver that
 // never reports the end.
-const most = 64
+const maxEntries = 64
 
 // querier calls NVML: a session, or an instance that may be gone.
 type querier interface {
@@ -66,7 +66,7 @@ func list[T any](q querier, symbol string, call func() ([]T, gonvml.Return)) ([]
 // each queries profiles by index until the last one. It leaves out the profiles that the GPU does not have.
 func each[T any](ask func(index int) (T, error)) ([]T, error) {
 	var out []T
-	for index := range most {
+	for index := range maxEntries {
 		switch p, err := ask(index); {
 		case err == nil:
 			out = append(out, p)

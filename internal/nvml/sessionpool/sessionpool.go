@@ -16,10 +16,10 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// linger is the time that NVML stays open after an operation. The steps of one claim, and the claims after a restart,
+// idleTimeout is the time that NVML stays open after an operation. The steps of one claim, and the claims after a restart,
 // reuse the session, because opening NVML costs more than most operations. An open session prevents unloading the
 // driver, so the time is short.
-const linger = 500 * time.Millisecond
+const idleTimeout = 500 * time.Millisecond
 
 // callLimit limits the wait for NVML to open or close. It is below the kubelet's 45 s, and above the time that the
 // driver needs to initialise many GPUs.
@@ -55,7 +55,7 @@ type call struct {
 // Pool reports errors of closing a session.
 func New(library nvml.Library, listed func(address string) bool, reports notify.Reporter) *Pool {
 	p := &Pool{After: time.After, library: library, listed: listed, reports: reports}
-	p.idle = time.AfterFunc(linger, func() {
+	p.idle = time.AfterFunc(idleTimeout, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.closeUnused()
@@ -213,7 +213,7 @@ func (p *Pool) begin(query string, do func() (nvml.Session, error)) *call {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.session, p.pending, p.profiles = session, nil, map[string][]nvml.GPUInstanceProfile{}
-		p.idle.Reset(linger) // The callers may be gone.
+		p.idle.Reset(idleTimeout) // The callers may be gone.
 		close(c.ended)
 	}()
 	return c
@@ -228,7 +228,7 @@ func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
 	if stale {
 		p.closeUnused()
 	} else if p.users == 0 {
-		p.idle.Reset(linger)
+		p.idle.Reset(idleTimeout)
 	}
 	return p.session != session
 }

@@ -40,14 +40,14 @@ type Store struct {
 
 // The names of a claim's files, after the prefix and the claim's UID.
 const (
-	spec = "json"
+	specName = "json"
 	// Topology is the file for NCCL; the runtime does not read it as a spec.
-	Topology = "nccl.xml"
-	metadata = "metadata-"
+	Topology       = "nccl.xml"
+	metadataPrefix = "metadata-"
 )
 
 // Metadata returns the name of the i-th metadata file.
-func Metadata(i int) string { return metadata + strconv.Itoa(i) }
+func Metadata(i int) string { return metadataPrefix + strconv.Itoa(i) }
 
 // New returns a store. mounted is the directory of files that specs mount. It must be outside of dir. The kernel
 // reports the end of a deleted directory only when no container has a file of it mounted. Until then containerd watches
@@ -66,11 +66,11 @@ func (s *Store) parse(file string) (uid, name string, ours bool) {
 // ParseMetadataName returns the claim and the number of the metadata file with a name. It is false for other names.
 func (s *Store) ParseMetadataName(file string) (uid string, i int, ok bool) {
 	uid, name, ours := s.parse(file)
-	i, err := strconv.Atoi(strings.TrimPrefix(name, metadata))
+	i, err := strconv.Atoi(strings.TrimPrefix(name, metadataPrefix))
 	return uid, i, ours && err == nil && i >= 0 && name == Metadata(i)
 }
 
-func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+"."+spec) }
+func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+"."+specName) }
 
 // Write writes the claim's spec, unless it already has this content.
 func (s *Store) Write(uid string, data []byte) error {
@@ -188,14 +188,14 @@ func (s *Store) list(dirs ...string) (files []file, err error) {
 // Written lists the claims with a spec, sorted.
 func (s *Store) Written() ([]string, error) {
 	files, err := s.list(s.dir)
-	return uids(files, func(f file) bool { return f.name == spec && !f.unfinished }), err
+	return uids(files, func(f file) bool { return f.name == specName && !f.unfinished }), err
 }
 
 // UIDs lists the claims with any file, complete or unfinished, sorted.
 func (s *Store) UIDs() ([]string, error) {
 	files, err := s.list(s.dir, s.mounted)
 	return uids(files, func(f file) bool {
-		return f.name == spec || f.name == Topology || strings.HasPrefix(f.name, metadata)
+		return f.name == specName || f.name == Topology || strings.HasPrefix(f.name, metadataPrefix)
 	}), err
 }
 

@@ -29,9 +29,9 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
-// interval is the time after which requests are looked at without an event. It removes those of containers that ended,
+// scanInterval is the time after which requests are looked at without an event. It removes those of containers that ended,
 // and repeats what failed.
-const interval = 30 * time.Second
+const scanInterval = 30 * time.Second
 
 // Limiter answers requests of containers.
 type Limiter struct {
@@ -75,7 +75,7 @@ func New(files *requests.Files, sessions *sessionpool.Pool, cgroups string, repo
 // Run answers requests until the context ends. First it sets the limits of those that an earlier process answered, too.
 func (l *Limiter) Run(ctx context.Context) {
 	l.watch(ctx)
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
 	for {
 		l.serve(ctx)
@@ -103,7 +103,7 @@ func (l *Limiter) watch(ctx context.Context) {
 	}
 	if err != nil {
 		l.reports.Report(failure(memorylimit.Request{}, fmt.Errorf("watch %s: %w", l.files.Dir(), err),
-			fmt.Sprintf("limits of new containers come up to %s late: check the node's limits of inotify, and restart the plugin", interval)))
+			fmt.Sprintf("limits of new containers come up to %s late: check the node's limits of inotify, and restart the plugin", scanInterval)))
 		return
 	}
 	go func() {

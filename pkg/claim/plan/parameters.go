@@ -234,21 +234,21 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 // checkClaim checks the devices of the claim together.
 func (m maker) checkClaim(p *Plan) error {
 	requests := map[string]string{}
-	const again = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"
+	const reallocateRemedy = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"
 	used := map[string]Use{}
 	for i, d := range p.Devices {
 		by, sum := sharing.Of(d.Sharing.Strategy), used[d.Name]
 		sum.Add(d.Share)
 		used[d.Name] = sum
 		if excess := sum.Excess(d.Share); d.Partial() && excess != "" && p.Refused == nil {
-			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), again)
+			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), reallocateRemedy)
 		}
 		for _, other := range p.Devices[:i] {
 			reason := d.Disagrees(other)
 			switch {
 			case d.Overlaps(other):
 				return m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
-					fmt.Errorf("the allocation also holds %s, and the two overlap", other.Name), again)
+					fmt.Errorf("the allocation also holds %s, and the two overlap", other.Name), reallocateRemedy)
 			case d.Shares(other) && reason != "":
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters, fmt.Errorf("request %q %s", other.Request, reason),
 					"give the requests the same strategy, time slice and multiUser in "+m.source+", then "+m.renew)

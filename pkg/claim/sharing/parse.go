@@ -115,7 +115,7 @@ func (s *Settings) defaults(f file) (err error) {
 	default:
 		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
 	}
-	s.common.MaxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
+	s.common.MaxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, maxClients)
 	return err
 }
 
@@ -144,7 +144,7 @@ func (s *Settings) add(strategy Strategy, from *shared) (ignored []string, err e
 	if common.policy.Interval != "" && !strategy.Interval {
 		return nil, fmt.Errorf("%s.interval: only timeSlicing has this field", field)
 	}
-	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
+	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, maxClients); err != nil {
 		return nil, err
 	}
 	for i, e := range from.Resources {
@@ -175,7 +175,7 @@ func (e entry) rule(field string, r rule) (rule, error) {
 	if err != nil {
 		return r, err
 	}
-	maxShares, err := bounded(field+".maxShares", e.MaxShares, clients)
+	maxShares, err := bounded(field+".maxShares", e.MaxShares, maxClients)
 	if err != nil {
 		return r, err
 	}

@@ -39,9 +39,9 @@ const (
 	MinMemory = 16 * Step
 )
 
-// clients is the maximum number of clients of an MPS server (CUDA MPS documentation, Volta and newer). A MIG device
+// maxClients is the maximum number of clients of an MPS server (CUDA MPS documentation, Volta and newer). A MIG device
 // gets a part in proportion to its compute slices.
-const clients = 48
+const maxClients = 48
 
 // Offer describes the shares of a device.
 type Offer struct {
@@ -91,7 +91,7 @@ func (p Policy) With(standing v1beta1.Strategy) Policy {
 
 // maxShares returns the maximum number of concurrent shares of a device.
 func maxShares(p Policy, g gpu.GPU, profile string, s Strategy) int {
-	n := clients
+	n := maxClients
 	if s.Clients > 0 && profile != "" {
 		n = clientsOf(g.MIG, profile)
 	}
@@ -111,9 +111,9 @@ func clientsOf(m gpu.MIG, profile string) int {
 	}
 	found, ok := m.ProfileNamed(profile)
 	if !ok || all == 0 {
-		return clients
+		return maxClients
 	}
-	return max(1, clients*found.Slices/all)
+	return max(1, maxClients*found.Slices/all)
 }
 
 // Settings are parsed from one file. The zero Settings leave everything to claims.

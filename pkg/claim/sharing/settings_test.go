@@ -178,7 +178,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, g := range []gpu.GPU{h100, t4, {}} {
-			if p := s.Policy("n", g, ""); p.Replicas < 0 || p.Replicas > maxReplicas || p.MaxShares < 0 || p.MaxShares > clients {
+			if p := s.Policy("n", g, ""); p.Replicas < 0 || p.Replicas > maxReplicas || p.MaxShares < 0 || p.MaxShares > maxClients {
 				t.Errorf("%+v", p)
 			}
 			s.Policy("n", g, "1g.10gb")

@@ -25,7 +25,7 @@ const (
 var strategies = []Strategy{
 	{
 		Name: v1beta1.StrategyMPS, Section: "mps", Isolation: "mps", Executor: MPSExecutor,
-		Daemon: true, Limits: true, Clients: clients,
+		Daemon: true, Limits: true, Clients: maxClients,
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipe},
 		// A client connects to the socket on a read-only mount too, but cannot replace it: the claims of a GPU share
 		// this directory. That was measured as root and as another user, with driver 580.159.04.

@@ -59,9 +59,9 @@ type State struct {
 // States are all states, the worst first.
 var States = []State{
 	{Name: Lost, Cause: "the GPU has fallen off the bus",
-		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power", Commands: []string{drain}},
+		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power", Commands: []string{drainCommand}},
 	{Name: Reboot, Cause: "the driver asks for a reboot of the node",
-		Remedy: "drain the node and reboot it", Commands: []string{drain}},
+		Remedy: "drain the node and reboot it", Commands: []string{drainCommand}},
 	{Name: busReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
 		Remedy: "delete the pods on the GPU and reboot the node, or reset the bus with the board's tools"},
 	{Name: DrainReset, Cause: "the driver asks for a reset of the GPU after its work has ended",
@@ -95,8 +95,8 @@ func (s State) CommandsFor(node, gpu, pciAddress string) (out []string) {
 	return out
 }
 
-// drain lets the pods of a node end before its reboot.
-const drain = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
+// drainCommand lets the pods of a node end before its reboot.
+const drainCommand = "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data"
 
 // Lookup returns a state by its name. ok is false for a state that is not about a GPU's health.
 func Lookup(name string) (s State, ok bool) {

@@ -23,11 +23,11 @@ import (
 	"gpu-dra-driver/pkg/node/metrics"
 )
 
-// At the end, calls in flight get drainPatience to complete. Then their contexts end, so that they roll back. After
+// At the end, calls in flight get drainGrace to complete. Then their contexts end, so that they roll back. After
 // drainLimit the process exits in any case; the next start recovers from the records.
 const (
-	drainPatience = 3 * time.Second
-	drainLimit    = 5 * time.Second
+	drainGrace = 3 * time.Second
+	drainLimit = 5 * time.Second
 )
 
 var errStopping = errors.New("the plugin is stopping")
@@ -43,14 +43,14 @@ type calls struct {
 	mu       sync.Mutex
 	stopping bool
 	inflight sync.WaitGroup
-	// patient ends drainPatience after the start of drain.
-	patient context.Context
-	cancel  context.CancelCauseFunc
+	// graceCtx ends drainGrace after the start of drain.
+	graceCtx context.Context
+	cancel   context.CancelCauseFunc
 }
 
 func newCalls(m *metrics.Metrics, publish notify.Trigger) *calls {
 	c := &calls{metrics: m, publish: publish}
-	c.patient, c.cancel = context.WithCancelCause(context.Background())
+	c.graceCtx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
 
@@ -109,7 +109,7 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 	}
 	c.inflight.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
-	detach := context.AfterFunc(c.patient, func() { cancel(errStopping) })
+	detach := context.AfterFunc(c.graceCtx, func() { cancel(errStopping) })
 	return ctx, func() {
 		detach()
 		cancel(nil)
@@ -131,12 +131,12 @@ func (c *calls) drain(ctx context.Context) {
 	select {
 	case <-idle:
 		return
-	case <-time.After(drainPatience):
+	case <-time.After(drainGrace):
 	}
 	c.cancel(errStopping)
 	select {
 	case <-idle:
-	case <-time.After(drainLimit - drainPatience):
+	case <-time.After(drainLimit - drainGrace):
 		klog.FromContext(ctx).Info("Stopping with calls in flight; the next start recovers their claims")
 	}
 }

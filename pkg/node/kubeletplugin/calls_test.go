@@ -143,7 +143,7 @@ func TestDrain_CallHangs_IsCanceled(t *testing.T) {
 	<-entered
 	began := time.Now()
 	c.drain(context.Background())
-	if took := time.Since(began); took < drainPatience || took > drainLimit-time.Second {
+	if took := time.Since(began); took < drainGrace || took > drainLimit-time.Second {
 		t.Errorf("drained after %s", took)
 	}
 	if err := <-answered; !errors.Is(err, errStopping) {

@@ -132,8 +132,8 @@ const (
 	stopLimit = 2 * time.Second
 	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
-	// idleAgain is the number of these times after which Idle is called again, because periodic work needs memory too.
-	idleAgain = 6
+	// idleRepeat is the number of these times after which Idle is called again, because periodic work needs memory too.
+	idleRepeat = 6
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
@@ -278,7 +278,7 @@ func (p *Plugin) watchIdle(ctx context.Context) {
 			last, idle = now, 0
 			return
 		}
-		if idle%idleAgain == 0 {
+		if idle%idleRepeat == 0 {
 			p.o.Idle()
 		}
 		idle++

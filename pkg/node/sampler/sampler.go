@@ -23,8 +23,8 @@ import (
 const (
 	// Interval is the time between two readings.
 	Interval = 10 * time.Second
-	// window is the time between two samples of performance counters; NVML needs 100 ms.
-	window = 250 * time.Millisecond
+	// sampleInterval is the time between two samples of performance counters; NVML needs 100 ms.
+	sampleInterval = 250 * time.Millisecond
 	// readLimit limits a reading. Later answers are dropped.
 	readLimit = 5 * time.Second
 )
@@ -206,7 +206,7 @@ func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, e
 	pause := func() {
 		select {
 		case <-locked:
-		case <-time.After(window):
+		case <-time.After(sampleInterval):
 		}
 	}
 	if s.owners != nil {

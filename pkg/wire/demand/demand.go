@@ -29,15 +29,15 @@ const (
 )
 
 const (
-	// keep is the time for which devices stay published after an object last asked for them.
-	keep = time.Hour
-	// renew is the interval in which the ConfigMap's times are renewed, so that it is written seldom.
-	renew = 10 * time.Minute
+	// retention is the time for which devices stay published after an object last asked for them.
+	retention = time.Hour
+	// renewInterval is the interval in which the ConfigMap's times are renewed, so that it is written seldom.
+	renewInterval = 10 * time.Minute
 	// Beat is the interval in which the controller writes the ConfigMap in any case. Nodes know thereby that it runs.
 	Beat = 3 * time.Minute
 )
 
-// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renew before an object
+// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renewInterval before an object
 // last asked for it. The keys of kinds have such a time each. Others are the time of the last write and the number of
 // nodes with GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the serving nodes.
 const (
@@ -107,12 +107,14 @@ func Next(last State, asked []string, nodes int, samples []string, serving map[s
 	}
 	for _, what := range asked {
 		// A time in the future is from a clock that was wrong.
-		if since, known := next.Since[what]; known && now.Sub(since) < renew && !since.After(now) || len(next.Since) >= maxProfiles && !known {
+		if since, known := next.Since[what]; known && now.Sub(since) < renewInterval && !since.After(now) || len(next.Since) >= maxProfiles && !known {
 			continue
 		}
 		next.Since[what] = now
 	}
-	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
+	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool {
+		return now.Sub(since) >= retention+renewInterval || since.After(now)
+	})
 	next.Serving = bounded(serving, next.Since)
 	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || !maps.EqualFunc(last.Serving, next.Serving, slices.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now) ||
 		!slices.Equal(last.Samples, next.Samples) || (last.Samples == nil) != (next.Samples == nil)

@@ -15,12 +15,12 @@ const (
 	// leastReserve and mostReserve limit the number of serving nodes with free GPUs; between them it is one of each
 	// reserveOf nodes.
 	leastReserve, reserveOf, mostReserve = 8, 20, 50
-	// Grow is the time after which the serving nodes of what a pod still waits for become growth times as many. A node
+	// Grow is the time after which the serving nodes of what a pod still waits for become growthFactor times as many. A node
 	// publishes within a second, and the scheduler tries a pod again after a second.
-	Grow   = 2 * time.Second
-	growth = 4
-	// settle is the time after which a node without room stops serving, if none of its claims ends.
-	settle = time.Minute
+	Grow         = 2 * time.Second
+	growthFactor = 4
+	// noRoomTimeout is the time after which a node without room stops serving, if none of its claims ends.
+	noRoomTimeout = time.Minute
 )
 
 // Candidate is a node that could publish a profile, or groups.
@@ -108,7 +108,7 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 	reserve := min(max(len(candidates)/reserveOf, leastReserve), mostReserve)
 	if waiting.Unscheduled {
 		o.waited = now
-	} else if now.Sub(o.waited) >= keep {
+	} else if now.Sub(o.waited) >= retention {
 		o.shrink(what, candidates, reserve)
 		o.waited = now
 	}
@@ -140,7 +140,7 @@ func (s *Serving) Choose(last []string, what string, candidates []Candidate, hol
 	}
 	more := 0
 	if waiting.Unscheduled && now.Sub(o.grown) >= Grow {
-		more = min(max((growth-1)*len(o.nodes), 1), len(others))
+		more = min(max((growthFactor-1)*len(o.nodes), 1), len(others))
 	}
 	if more > max(reserve, 0) {
 		o.grown = now
@@ -217,7 +217,7 @@ func (o *served) settle(what string, candidates []Candidate, now time.Time) {
 		switch {
 		case !known || last.changed != c.Changed:
 			full[c.Node] = filled{now, c.Changed}
-		case now.Sub(last.since) < settle:
+		case now.Sub(last.since) < noRoomTimeout:
 			full[c.Node] = last
 		default:
 			delete(o.nodes, c.Node)

@@ -77,10 +77,10 @@ func TestServing_NodesFillUp_OnlyHoldersStay(t *testing.T) {
 			}
 		}
 		got = s.Choose(got, profile, all, holders, Waiting{}, now)
-		if now = now.Add(settle / 2); len(s.Choose(got, profile, all, holders, Waiting{}, now)) < len(got) {
+		if now = now.Add(noRoomTimeout / 2); len(s.Choose(got, profile, all, holders, Waiting{}, now)) < len(got) {
 			t.Fatal("a node stops serving at once")
 		}
-		now = now.Add(settle / 2)
+		now = now.Add(noRoomTimeout / 2)
 		if got = s.Choose(got, profile, all, holders, Waiting{}, now); len(got) != 9 || !slices.Contains(got, holders[0]) {
 			t.Errorf("%q serve, want the holder and a reserve of 8", got)
 		}
@@ -98,7 +98,7 @@ func TestServing_ClaimsOfFullNodeChange_ItServes(t *testing.T) {
 		if got = s.Choose(got, profile, all, nil, Waiting{}, now); len(got) != 1 {
 			t.Fatal("it stops serving, although its claims have changed")
 		}
-		now = now.Add(settle)
+		now = now.Add(noRoomTimeout)
 	}
 	if got = s.Choose(got, profile, all, nil, Waiting{}, now); len(got) != 0 {
 		t.Error("it serves, although it was full for long")
@@ -251,7 +251,7 @@ func TestServing_NobodyWaitsForAnHour_HoldersAndReserveStay(t *testing.T) {
 			s = Serving{}
 			s.Choose(got, profile, all, []string{holder}, Waiting{}, now)
 		}
-		now = now.Add(keep - 2*Grow)
+		now = now.Add(retention - 2*Grow)
 		if got = s.Choose(got, profile, all, []string{holder}, Waiting{}, now); len(got) != 200 {
 			t.Errorf("%d nodes serve within the hour", len(got))
 		}

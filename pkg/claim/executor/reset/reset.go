@@ -39,9 +39,9 @@ const (
 	limit, lateLimit = time.Minute, 5 * time.Second
 	// openLimit limits the wait for processes that still have the GPU open, such as a scan of this plugin.
 	openLimit, openPause = 10 * time.Second, 100 * time.Millisecond
-	// pause is the shortest time between two attempts, across restarts of the plugin. Settings makes it longer after
+	// attemptInterval is the shortest time between two attempts, across restarts of the plugin. Settings makes it longer after
 	// failures.
-	pause = 10 * time.Minute
+	attemptInterval = 10 * time.Minute
 )
 
 // Options configures an Executor. All fields but Limit and OpenLimit are required.
@@ -137,7 +137,7 @@ func (x *Executor) due(g gpu.GPU) (bool, error) {
 		return err == nil, err
 	}
 	now, err := x.o.Clock.Uptime()
-	return err == nil && now-r.Attempted >= pause, err
+	return err == nil && now-r.Attempted >= attemptInterval, err
 }
 
 // obstacle returns what a reset would destroy or disturb, as an error.

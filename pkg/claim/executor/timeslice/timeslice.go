@@ -21,8 +21,8 @@ import (
 // Setting names the GPU records of time slices.
 const Setting = "time-slice"
 
-// timeout bounds one call of the tool.
-const timeout = 10 * time.Second
+// callTimeout bounds one call of the tool.
+const callTimeout = 10 * time.Second
 
 // Tool reads and sets the time slice of a GPU by UUID, from 0 (default) to 3 (long).
 type Tool interface {
@@ -58,7 +58,7 @@ func (x *Executor) apply(ctx context.Context, d plan.Device, joins bool) error {
 	if err != nil || known && r.Set == d.Sharing.Interval {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if !known && !joins {
 		if r.Found, err = x.tool.Get(ctx, d.UUID); err != nil {
@@ -99,7 +99,7 @@ func (x *Executor) Keep(ctx context.Context, g gpu.GPU) error {
 	if err != nil || !known || r.Set == record.SetUnknown {
 		return failure(ctx, "keep the time slice", d, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	is, err := x.tool.Get(ctx, g.UUID)
 	if err == nil && is != r.Set {
@@ -111,7 +111,7 @@ func (x *Executor) Keep(ctx context.Context, g gpu.GPU) error {
 // Restore implements executor.Restorer.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	err := x.records.Restore(g.PCIAddress, g.UUID, false, func(found int) error {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		return x.tool.Set(ctx, g.UUID, found)
 	})

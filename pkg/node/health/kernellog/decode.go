@@ -34,8 +34,8 @@ func decode(line string) (m message, ok bool) {
 		return message{}, false
 	}
 	// The kernel gives its own messages the facility 0, and never those that programs write.
-	const levels = 8
-	if priority < levels && fields[3] == "-" {
+	const kernelLevels = 8
+	if priority < kernelLevels && fields[3] == "-" {
 		m.text = text
 	}
 	return m, true

@@ -37,13 +37,13 @@ import (
 const labelSave host.Label = "kernellog.save"
 
 const (
-	// idle is the time without messages after which all are read. Then XIDs are passed on.
-	idle = 100 * time.Millisecond
+	// idleTimeout is the time without messages after which all are read. Then XIDs are passed on.
+	idleTimeout = 100 * time.Millisecond
 	// flushInterval is the time after which XIDs are passed on without a pause between messages, and an ended file is
 	// read again. Only a simulated log is a file.
 	flushInterval = time.Second
-	// retry is the time until a log that cannot be read, and an XID of a GPU that cannot, are tried again.
-	retry = 30 * time.Second
+	// retryInterval is the time until a log that cannot be read, and an XID of a GPU that cannot, are tried again.
+	retryInterval = 30 * time.Second
 	// longestMessage is more than the kernel writes at once.
 	longestMessage = 16 << 10
 	// maxWaiting limits the XIDs that wait for their GPUs.
@@ -112,7 +112,7 @@ func (l *Log) Run(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "The kernel's log cannot be read; trying again. Polls of the GPUs' health continue")
 		}
 		last = fmt.Sprint(err)
-		sleep(ctx, retry)
+		sleep(ctx, retryInterval)
 	}
 }
 
@@ -156,7 +156,7 @@ func (l *Log) read(ctx context.Context) error {
 			klog.FromContext(ctx).Info("The kernel's log has overwritten messages before they were read; XIDs can be among them")
 			l.o.XIDs.Fire()
 		case errors.Is(err, syscall.EINVAL):
-			sleep(ctx, idle) // The kernel has skipped a message that is longer than any of the driver's.
+			sleep(ctx, idleTimeout) // The kernel has skipped a message that is longer than any of the driver's.
 		case err != nil && !ended:
 			return fmt.Errorf("read %s: %w", l.o.Path, err)
 		}
@@ -177,9 +177,9 @@ func (r *reading) readOnce(ctx context.Context, log source, buffer []byte) (int,
 	var deadline time.Time
 	switch {
 	case !r.begun || r.fresh:
-		deadline = time.Now().Add(idle)
+		deadline = time.Now().Add(idleTimeout)
 	case len(r.Waiting) > 0:
-		deadline = time.Now().Add(retry)
+		deadline = time.Now().Add(retryInterval)
 	}
 	if err := log.SetReadDeadline(deadline); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 		return 0, err

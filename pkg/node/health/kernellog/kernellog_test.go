@@ -167,7 +167,7 @@ func (n *node) run(do func()) {
 			}
 		}
 	}()
-	time.Sleep(2 * idle)
+	time.Sleep(2 * idleTimeout)
 	synctest.Wait()
 	do()
 	cancel()
@@ -239,7 +239,7 @@ func TestRun_PluginWasDown_ItsXIDsArePassedOn(t *testing.T) {
 				}
 			})
 			n.write(0, xidOf(2, 31))
-			time.Sleep(idle)
+			time.Sleep(idleTimeout)
 			n.want("GPU-2 31")
 		})
 		n.run(func() { n.want() })
@@ -313,7 +313,7 @@ func TestRun_MessagesOverwritten_ReadsOn(t *testing.T) {
 				n.log = nil
 			})
 			n.write(0, strings.Repeat("x", longestMessage), xidOf(1, 62))
-			time.Sleep(3 * idle)
+			time.Sleep(3 * idleTimeout)
 			n.want("GPU-1 62")
 			n.set(func() {
 				if n.polls != 2 {
@@ -341,7 +341,7 @@ func TestRun_GPUCannotBeRead_XIDWaits(t *testing.T) {
 		n.run(func() {
 			n.want()
 			n.scans.Set(all)
-			time.Sleep(retry)
+			time.Sleep(retryInterval)
 			n.want("GPU-2 119")
 		})
 		n.run(func() { n.want() })
@@ -378,14 +378,14 @@ func TestRun_LogCannotBeRead_TriesAgain(t *testing.T) {
 				}
 				n.err = nil
 			})
-			time.Sleep(retry + idle)
+			time.Sleep(retryInterval + idleTimeout)
 			n.want("GPU-1 62")
 			n.set(func() { n.err = errors.New("it was removed") })
 			n.set(n.wake)
 			time.Sleep(time.Minute)
 			n.set(func() { n.err = nil })
 			n.write(0, xidOf(2, 62))
-			time.Sleep(retry + idle)
+			time.Sleep(retryInterval + idleTimeout)
 			n.want("GPU-2 62")
 		})
 	})

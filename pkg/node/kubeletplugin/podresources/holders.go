@@ -65,9 +65,9 @@ func (h *Holders) Holders() map[string]string {
 // (https://github.com/NVIDIA/mig-parted/issues/181).
 const DRM = "nvidia_drm with modeset=1"
 
-// passing are processes that keep no GPU from a switch of its mode: those of the driver, and this plugin's, which
-// closes its sessions before.
-var passing = append([]string{"dra-kubelet-plu"}, resetIgnored...)
+// driverProcesses are processes that keep no GPU from a switch of its mode: those of the driver, and this plugin's,
+// which closes its sessions before.
+var driverProcesses = append([]string{"dra-kubelet-plu"}, resetIgnored...)
 
 func (h *Holders) check(ctx context.Context) error {
 	idle, err := h.idle()
@@ -86,7 +86,7 @@ func (h *Holders) check(ctx context.Context) error {
 		own, _ := os.Readlink(filepath.Join(h.usage.o.ProcRoot, "self"))
 		_, err = h.usage.search(ctx, gpuNode.MatchString, func(pid, name string, open []string) bool {
 			for _, g := range idle {
-				if found[g.PCIAddress] == "" && pid != own && !slices.Contains(passing, name) &&
+				if found[g.PCIAddress] == "" && pid != own && !slices.Contains(driverProcesses, name) &&
 					slices.ContainsFunc(open, func(file string) bool { return isNode(file)(nodeOf(g.Minor)) }) {
 					found[g.PCIAddress] = name
 				}

@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	// askAgain is the interval of questions about a refused slice. The refusals of its parts count for partsFor, so
+	// retryInterval is the interval of questions about a refused slice. The refusals of its parts count for partsMaxAge, so
 	// that a policy that stays costs the API server one question.
-	askAgain = time.Minute
-	partsFor = 5 * time.Minute
+	retryInterval = time.Minute
+	partsMaxAge   = 5 * time.Minute
 	// reportEvery is the interval of Events about the same refusals. The API server keeps an Event for an hour.
 	reportEvery = 50 * time.Minute
 	// askTimeout limits all questions about one update.
@@ -115,7 +115,7 @@ func (a *acceptance) accepted(ctx context.Context, wanted map[string]resourcesli
 	}
 	for _, name := range sortedNames(wanted) {
 		for _, s := range wanted[name].Slices {
-			found, err := a.find(ctx, name, s, askAgain)
+			found, err := a.find(ctx, name, s, retryInterval)
 			if err != nil {
 				return nil, nil, nil, err
 			}
@@ -156,7 +156,7 @@ func (a *acceptance) find(ctx context.Context, pool string, s resourceslice.Slic
 	}
 	var out []refusal
 	for half := range slices.Chunk(s.Devices, max(1, (len(s.Devices)+1)/2)) {
-		found, err := a.find(ctx, pool, resourceslice.Slice{Devices: half}, partsFor)
+		found, err := a.find(ctx, pool, resourceslice.Slice{Devices: half}, partsMaxAge)
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +204,7 @@ func (a *acceptance) replace(ctx context.Context, name string, wanted, published
 			tainted.Taints = d.Taints
 			found := false
 			for _, form := range []resourceapi.Device{tainted, was} {
-				refusal, err := a.ask(ctx, name, resourceslice.Slice{Devices: []resourceapi.Device{form}}, partsFor)
+				refusal, err := a.ask(ctx, name, resourceslice.Slice{Devices: []resourceapi.Device{form}}, partsMaxAge)
 				if err != nil {
 					return out, false, err
 				}
@@ -223,7 +223,7 @@ func (a *acceptance) replace(ctx context.Context, name string, wanted, published
 	}
 	if whole { // Nothing is published, so any part of the wanted slices can be.
 		out.Slices = slices.DeleteFunc(out.Slices, func(s resourceslice.Slice) bool {
-			refusal, err := a.ask(ctx, name, s, partsFor)
+			refusal, err := a.ask(ctx, name, s, partsMaxAge)
 			return err != nil || refusal != nil
 		})
 	}

@@ -43,10 +43,10 @@ const (
 	aloneAfter = 10 * time.Minute
 	// aloneCheck is the interval in which the node looks at the age.
 	aloneCheck = time.Minute
-	// spread is the time over which the nodes of a large cluster write their slices after a change, perNode the share
-	// of one node. A claim waits for one of them only.
-	spread  = time.Second
-	perNode = 2 * time.Millisecond
+	// maxDelay is the time over which the nodes of a large cluster write their slices after a change, delayPerNode the
+	// share of one node. A claim waits for one of them only.
+	maxDelay     = time.Second
+	delayPerNode = 2 * time.Millisecond
 )
 
 // Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. The
@@ -191,7 +191,8 @@ func (a *Demand) Run(ctx context.Context) {
 func (a *Demand) delay(found *corev1.ConfigMap) time.Duration {
 	state, _ := demand.Decode(found.Data) // set read it.
 	hash := sha256.Sum256([]byte(a.node)) // Names of nodes often differ in a digit only.
-	return time.Duration(float64(min(spread, time.Duration(state.Nodes)*perNode)) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
+	limit := min(maxDelay, time.Duration(state.Nodes)*delayPerNode)
+	return time.Duration(float64(limit) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
 }
 
 // checkAlone publishes all devices once the controller did not write the ConfigMap for a while. It looks at the

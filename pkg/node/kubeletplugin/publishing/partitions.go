@@ -44,8 +44,8 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// settled is the time in a record after which a scan must show a partition.
-const settled = 5 * time.Second
+// scanGrace is the time in a record after which a scan must show a partition.
+const scanGrace = 5 * time.Second
 
 // Prepared notes new partitions, so that an early loss is noticed soon. It rebuilds the slices if a claim shares its
 // device in another way than they say.
@@ -63,7 +63,7 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 		n.since[uuid] = n.now()
 		if !n.due {
 			n.due = true
-			time.AfterFunc(settled+settled/2, func() {
+			time.AfterFunc(scanGrace+scanGrace/2, func() {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.due = false
@@ -91,7 +91,7 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 			}
 			since[uuid] = first
 			g, ok := s.ByAddress(d.PCIAddress)
-			if ok && g.MIG.Fault == "" && !contains(g.MIG, d.Partition) && n.now().Sub(first) >= settled {
+			if ok && g.MIG.Fault == "" && !contains(g.MIG, d.Partition) && n.now().Sub(first) >= scanGrace {
 				m.Devices = append(m.Devices, d.Name)
 			}
 		}

@@ -181,25 +181,25 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 		want  int
 	}{
 		{"it is new", 0, cuttable(true), 0},
-		{"the scan may be older than the partition", settled - 1, cuttable(true), 0},
-		{"it is there", settled, cuttable(true, 4), 0},
-		{"NVML does not list its device", 2 * settled, func() gpu.Snapshot {
+		{"the scan may be older than the partition", scanGrace - 1, cuttable(true), 0},
+		{"it is there", scanGrace, cuttable(true, 4), 0},
+		{"NVML does not list its device", 2 * scanGrace, func() gpu.Snapshot {
 			s := cuttable(true, 4)
 			s.GPUs[0].MIG.Partitions[0].Devices, s.GPUs[0].MIG.Partitions[0].Unlisted = nil, true
 			return s
 		}(), 0},
-		{"it is gone", 2 * settled, cuttable(true), 1},
-		{"another is in its place", 2 * settled, func() gpu.Snapshot {
+		{"it is gone", 2 * scanGrace, cuttable(true), 1},
+		{"another is in its place", 2 * scanGrace, func() gpu.Snapshot {
 			s := cuttable(true, 4)
 			s.GPUs[0].MIG.Partitions[0].Devices[0].UUID = "MIG-other"
 			return s
 		}(), 1},
-		{"its GPU's MIG cannot be read", 2 * settled, func() gpu.Snapshot {
+		{"its GPU's MIG cannot be read", 2 * scanGrace, func() gpu.Snapshot {
 			s := cuttable(true)
 			s.GPUs[0].MIG.Fault = "unknown error"
 			return s
 		}(), 0},
-		{"its GPU is gone", 2 * settled, gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}}, 0},
+		{"its GPU is gone", 2 * scanGrace, gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}}, 0},
 	} {
 		now = time.Unix(1_700_000_000, 0).Add(tc.after)
 		n.published(t, tc.scan)
@@ -213,7 +213,7 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 	fresh.now = func() time.Time { return now }
 	fresh.Prepared([]devicestate.PreparedDevice{{Device: onPartition("MIG-4").Devices[0]}})
 	fresh.o.Records = held{plans: []plan.Plan{onPartition("MIG-4")}}
-	now = now.Add(settled)
+	now = now.Add(scanGrace)
 	fresh.published(t, cuttable(true))
 	if missing := take(t, fresh.Missing); len(missing) != 1 {
 		t.Errorf("a partition that vanished at once: %+v", missing)

@@ -40,7 +40,7 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 	accepted := func(wanted *resourceslice.DriverResources) *resourceslice.DriverResources {
 		pools, kept := a.settle(ctx, wanted.Pools)
 		if retry = nil; a.refusing {
-			retry = time.After(askAgain)
+			retry = time.After(retryInterval)
 		}
 		return p.settled(pools, kept)
 	}
