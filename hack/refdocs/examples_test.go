@@ -85,7 +85,7 @@ func TestPages_NamedTests_Exist(t *testing.T) {
 func handwritten(t *testing.T) []string {
 	t.Helper()
 	out := []string{"../../demo/kind/README.md"}
-	for _, folder := range []string{"", "docs", "docs/design", "docs/recipes", ".github"} {
+	for _, folder := range []string{"", "docs", "docs/design", "docs/recipes", "docs/tours", ".github"} {
 		pages, err := filepath.Glob(filepath.Join("../..", folder, "*.md"))
 		if err != nil || len(pages) == 0 {
 			t.Fatalf("no pages in %q: %v", folder, err)
@@ -138,6 +138,9 @@ func TestPages_NamedPaths_Exist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, found := range inTree.FindAllStringSubmatch(string(text), -1) {
+			if filepath.Base(filepath.Dir(page)) == "tours" && function.MatchString(found[0]) {
+				continue // TestTours_Stops_CallEachOtherInThisOrder checks functions.
+			}
 			if _, err := os.Stat(filepath.Join("../..", found[1])); err != nil && filepath.Base(page) != "CHANGELOG.md" {
 				t.Errorf("%s: %v", page, err)
 			}

@@ -71,7 +71,7 @@ func (in inputs) held() (held []resourceslices.Held, dependsOnHeld bool) {
 			dependsOnHeld = dependsOnHeld || !found || published && unlikeSettings(in.Settings, in.Sharing, g, d)
 			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
 			if d.Kind == gpu.KindGroup {
-				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. resourceslices reports an invalid name.
+				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. Build reports an invalid name.
 			}
 			var shared v1beta1.Strategy
 			if d.Partial() && !d.Admin {
