@@ -92,7 +92,8 @@ func (l *Loader) attempt(done chan struct{}) {
 		root, name string
 		args       []string
 	}{
-		{l.Root, "nvidia-modprobe", []string{"-u", "-c0"}}, {l.Root, "modprobe", []string{"nvidia-uvm"}}, {node, "modprobe", []string{"nvidia-uvm"}},
+		{l.Root, "nvidia-modprobe", []string{"-u", "-c0"}}, {l.Root, "modprobe", []string{"nvidia-uvm"}},
+		{node, "modprobe", []string{"nvidia-uvm"}},
 	} {
 		program, err := driverprogram.Find(try.root, try.name, "")
 		if err != nil || program.Root == "" && try.name == "modprobe" {
@@ -102,7 +103,8 @@ func (l *Loader) attempt(done chan struct{}) {
 		if l.loaded() {
 			break
 		}
-		tried = append(tried, strings.TrimSpace(fmt.Sprintf("%s %s in %s: %v %s", try.name, strings.Join(try.args, " "), try.root, err, out)))
+		tried = append(tried, strings.TrimSpace(fmt.Sprintf("%s %s in %s: %v %s", try.name, strings.Join(try.args, " "),
+			try.root, err, out)))
 	}
 	if len(tried) == 0 {
 		tried = []string{"neither the driver root nor the node has nvidia-modprobe or modprobe"}
@@ -111,7 +113,8 @@ func (l *Loader) attempt(done chan struct{}) {
 	defer l.mu.Unlock()
 	l.err, l.ended, l.done = nil, time.Now(), nil
 	if !l.loaded() {
-		l.err = fmt.Errorf("load the kernel module nvidia-uvm: %s; run on the node, as root: modprobe nvidia-uvm", strings.Join(tried, "; "))
+		l.err = fmt.Errorf("load the kernel module nvidia-uvm: %s; run on the node, as root: modprobe nvidia-uvm",
+			strings.Join(tried, "; "))
 	}
 	close(done)
 }

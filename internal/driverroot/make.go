@@ -92,7 +92,8 @@ func (r *Root) makeNodes(dev string) error {
 		mode := uint32(ptr.Deref(n.FileMode, 0o666).Perm())
 		err := unix.Mknod(path, unix.S_IFCHR|mode, int(unix.Mkdev(uint32(n.Major), uint32(n.Minor))))
 		if err == nil {
-			err = errors.Join(os.Chmod(path, os.FileMode(mode)), os.Chown(path, 0, int(ptr.Deref(n.GID, 0)))) // The umask has no say.
+			// The umask has no say.
+			err = errors.Join(os.Chmod(path, os.FileMode(mode)), os.Chown(path, 0, int(ptr.Deref(n.GID, 0))))
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			failed = append(failed, fmt.Errorf("make the device node %s: %w; run on the node, as root: nvidia-modprobe -c0 -u, then restart the plugin's pod", path, err))

@@ -34,7 +34,8 @@ var (
 
 // controlNodes lists the device nodes that belong to no GPU, and that CUDA and its tools need.
 var controlNodes = []driverNode{
-	{"/dev/nvidiactl", frontend, 255, "nvidia"}, {"/dev/nvidia-uvm", uvm, 0, "nvidia-uvm"}, {"/dev/nvidia-uvm-tools", uvm, 1, "nvidia-uvm"},
+	{"/dev/nvidiactl", frontend, 255, "nvidia"}, {"/dev/nvidia-uvm", uvm, 0, "nvidia-uvm"},
+	{"/dev/nvidia-uvm-tools", uvm, 1, "nvidia-uvm"},
 }
 
 func gpuNode(device Device) driverNode {
@@ -71,14 +72,19 @@ func (r *Root) describe(wanted ...driverNode) (out []*specs.DeviceNode, err erro
 // complete puts nodes into edits. A node of the host's /dev keeps its group and mode, and gets the kernel's numbers.
 func complete(edits *specs.ContainerEdits, nodes []*specs.DeviceNode) {
 	for _, n := range nodes {
-		i := slices.IndexFunc(edits.DeviceNodes, func(o *specs.DeviceNode) bool { return o.Path == n.Path && o.Major != 0 })
+		i := slices.IndexFunc(edits.DeviceNodes, func(o *specs.DeviceNode) bool {
+			return o.Path == n.Path && o.Major != 0
+		})
 		if i >= 0 {
 			edits.DeviceNodes[i].Major, edits.DeviceNodes[i].Minor = n.Major, n.Minor
 			continue
 		}
-		edits.DeviceNodes = append(slices.DeleteFunc(edits.DeviceNodes, func(o *specs.DeviceNode) bool { return o.Path == n.Path }), n)
+		edits.DeviceNodes = append(slices.DeleteFunc(edits.DeviceNodes, func(o *specs.DeviceNode) bool {
+			return o.Path == n.Path
+		}), n)
 		// Other users than root open the node by its group.
-		if n.GID != nil && n.FileMode != nil && *n.FileMode&0o006 != 0o006 && !slices.Contains(edits.AdditionalGIDs, *n.GID) {
+		if n.GID != nil && n.FileMode != nil && *n.FileMode&0o006 != 0o006 &&
+			!slices.Contains(edits.AdditionalGIDs, *n.GID) {
 			edits.AdditionalGIDs = append(edits.AdditionalGIDs, *n.GID)
 		}
 	}

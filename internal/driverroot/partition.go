@@ -40,7 +40,12 @@ func (r *Root) addPartition(edits *specs.ContainerEdits, device Device) error {
 		}
 		mode := os.FileMode(0o444)
 		edits.DeviceNodes = append(edits.DeviceNodes, &specs.DeviceNode{
-			Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n), Type: "c", Major: major, Minor: int64(n), FileMode: &mode, Permissions: "r",
+			Path:        fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n),
+			Type:        "c",
+			Major:       major,
+			Minor:       int64(n),
+			FileMode:    &mode,
+			Permissions: "r",
 		})
 	}
 	return nil
@@ -119,7 +124,10 @@ func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
 			continue // Removed meanwhile, or no device: a group works without it.
 		}
 		switches.DeviceNodes = append(switches.DeviceNodes, &specs.DeviceNode{
-			Path: filepath.Join("/dev", filepath.Base(path)), HostPath: path, Major: int64(unix.Major(s.Rdev)), Minor: int64(unix.Minor(s.Rdev)),
+			Path:     filepath.Join("/dev", filepath.Base(path)),
+			HostPath: path,
+			Major:    int64(unix.Major(s.Rdev)),
+			Minor:    int64(unix.Minor(s.Rdev)),
 		})
 	}
 	if err := r.finish(&switches); err != nil {

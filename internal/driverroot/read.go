@@ -68,7 +68,8 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	if err != nil {
 		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
 	}
-	described := native.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
+	described := native.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress,
+		Minor: device.Minor}
 	err = r.ask(r.o.DriverRoot, described, func(lib nvcdi.Interface) error {
 		devices, err := lib.GetDeviceSpecsByID(device.UUID)
 		if err != nil {
@@ -98,7 +99,8 @@ func (r *Root) ask(driverRoot string, lib native.Described, question func(nvcdi.
 			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", driverRoot, p)
 		}
 	}()
-	driverRoot, err = filepath.EvalSymlinks(driverRoot) // nvcdi evaluates links in its results, so compare with the evaluated root
+	// nvcdi evaluates links in its results, so compare with the evaluated root
+	driverRoot, err = filepath.EvalSymlinks(driverRoot)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
@@ -133,7 +135,8 @@ var ErrNoLDConfig = errors.New("the node has no ldconfig (looked for " + strings
 
 // CheckLDConfig returns ErrNoLDConfig for a node without an ldconfig. The node's root directory can be unknown.
 func (r *Root) CheckLDConfig() error {
-	if entries, err := os.ReadDir(filepath.Join(r.o.ProcRoot, "1/root")); err != nil || len(entries) == 0 || r.ldconfig() != "" {
+	if entries, err := os.ReadDir(filepath.Join(r.o.ProcRoot, "1/root")); err != nil || len(entries) == 0 ||
+		r.ldconfig() != "" {
 		return nil
 	}
 	return ErrNoLDConfig
@@ -190,7 +193,8 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 
 // programs are the driver's programs in containers, as nvcdi has them.
 var programs = []string{
-	"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-imex",
+	"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control",
+	"nvidia-cuda-mps-server", "nvidia-imex",
 	"nvidia-imex-ctl",
 }
 

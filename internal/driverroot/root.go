@@ -109,7 +109,9 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 			return specs.ContainerEdits{}, fmt.Errorf("%w: %w", ErrIncomplete, err)
 		}
 	}
-	return r.cached(ctx, "", version+r.commonStamp(), func() (specs.ContainerEdits, error) { return r.readCommon(version) })
+	return r.cached(ctx, "", version+r.commonStamp(), func() (specs.ContainerEdits, error) {
+		return r.readCommon(version)
+	})
 }
 
 // GPU returns the edits for one device: a whole GPU or a partition. Partitions' edits are not cached, because
@@ -124,7 +126,9 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 		return specs.ContainerEdits{}, err
 	}
 	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
-	edits, err := r.cached(ctx, device.PCIAddress, key, func() (specs.ContainerEdits, error) { return r.readGPU(version, device) })
+	edits, err := r.cached(ctx, device.PCIAddress, key, func() (specs.ContainerEdits, error) {
+		return r.readGPU(version, device)
+	})
 	if err == nil && device.Partition != nil {
 		err = r.addPartition(&edits, device)
 	}
@@ -156,7 +160,8 @@ func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.
 	}
 	edits := e.edits
 	edits.Env, edits.AdditionalGIDs = slices.Clone(edits.Env), slices.Clone(edits.AdditionalGIDs)
-	edits.DeviceNodes, edits.Hooks, edits.Mounts = slices.Clone(edits.DeviceNodes), slices.Clone(edits.Hooks), slices.Clone(edits.Mounts)
+	edits.DeviceNodes, edits.Hooks, edits.Mounts = slices.Clone(edits.DeviceNodes), slices.Clone(edits.Hooks),
+		slices.Clone(edits.Mounts)
 	return edits, nil
 }
 
@@ -165,9 +170,11 @@ func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.
 var directories = []string{
 	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current",
 	"usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
-	"usr/bin", "usr/local/bin", "bin", "usr/sbin", "sbin", "lib/firmware/nvidia", "usr/lib/firmware/nvidia", "etc/ld.so.cache",
+	"usr/bin", "usr/local/bin", "bin", "usr/sbin", "sbin", "lib/firmware/nvidia", "usr/lib/firmware/nvidia",
+	"etc/ld.so.cache",
 	"etc/vulkan/icd.d", "usr/share/vulkan/icd.d", "usr/share/glvnd/egl_vendor.d",
-	"run/nvidia-persistenced", "var/run/nvidia-persistenced", "run/nvidia-fabricmanager", "var/run/nvidia-fabricmanager",
+	"run/nvidia-persistenced", "var/run/nvidia-persistenced", "run/nvidia-fabricmanager",
+	"var/run/nvidia-fabricmanager",
 	"tmp/nvidia-mps",
 }
 

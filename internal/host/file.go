@@ -119,7 +119,9 @@ func (h *Host) Rename(label Label, from, to string) error {
 }
 
 func (h *Host) rename(label Label, from, to string) error {
-	return h.run(Operation{Label: label, Call: CallRename, Path: to, From: from}, func() error { return os.Rename(from, to) })
+	return h.run(Operation{Label: label, Call: CallRename, Path: to, From: from}, func() error {
+		return os.Rename(from, to)
+	})
 }
 
 // Remove unlinks a file durably. Removing a missing file succeeds.

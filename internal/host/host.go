@@ -142,7 +142,8 @@ var ErrPanic = errors.New("a bug of the driver stopped it")
 func Guard(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.Background().Error(nil, "A bug of the driver stopped an operation", "panic", p, "stack", string(debug.Stack()))
+			klog.Background().Error(nil, "A bug of the driver stopped an operation",
+				"panic", p, "stack", string(debug.Stack()))
 			err = ErrPanic
 		}
 	}()

@@ -55,9 +55,11 @@ func shareFile(path string) error {
 	var now [4096]byte
 	// An absent or unreadable context is replaced.
 	if n, err := unix.Lgetxattr(path, selinuxAttribute, now[:]); err == nil {
-		if parts := strings.SplitN(string(bytes.TrimRight(now[:n], "\x00")), ":", 4); len(parts) == 4 && parts[2] == containerType && parts[3] == containerLevel {
+		if parts := strings.SplitN(string(bytes.TrimRight(now[:n], "\x00")), ":", 4); len(parts) == 4 &&
+			parts[2] == containerType && parts[3] == containerLevel {
 			return nil // Policies deny more changes than reads.
 		}
 	}
-	return unix.Lsetxattr(path, selinuxAttribute, []byte("system_u:object_r:"+containerType+":"+containerLevel+"\x00"), 0)
+	return unix.Lsetxattr(path, selinuxAttribute,
+		[]byte("system_u:object_r:"+containerType+":"+containerLevel+"\x00"), 0)
 }

@@ -49,7 +49,8 @@ func (r Request) Check() error {
 // Args are the arguments of the hook, with its name. The requests' directory is the node's.
 func (r Request) Args(requests string) []string {
 	return []string{
-		HookName, "--requests=" + requests, "--claim=" + r.Claim, "--claim-uid=" + r.ClaimUID, "--device=" + r.Device, "--gpu=" + r.Address, "--uuid=" + r.UUID,
+		HookName, "--requests=" + requests, "--claim=" + r.Claim, "--claim-uid=" + r.ClaimUID, "--device=" + r.Device,
+		"--gpu=" + r.Address, "--uuid=" + r.UUID,
 		"--bytes=" + strconv.FormatUint(r.Bytes, 10),
 	}
 }

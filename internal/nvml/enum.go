@@ -26,7 +26,8 @@ const (
 )
 
 var brandNames = map[Brand]string{
-	1: "Quadro", 2: "Tesla", 3: "NVS", 4: "Grid", 5: "GeForce", 6: "Titan", 7: "NvidiaVApps", 8: "NvidiaVPC", 9: "NvidiaVCS",
+	1: "Quadro", 2: "Tesla", 3: "NVS", 4: "Grid", 5: "GeForce", 6: "Titan",
+	7: "NvidiaVApps", 8: "NvidiaVPC", 9: "NvidiaVCS",
 	10: "NvidiaVWS", 12: "QuadroRTX", 13: "NvidiaRTX", 14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX",
 }
 
@@ -139,13 +140,25 @@ const (
 )
 
 var codeTexts = map[Code]string{
-	Uninitialized: "uninitialized", InvalidArgument: "invalid argument", NotSupported: "not supported",
-	NoPermission: "insufficient permissions", NotFound: "not found", InsufficientSize: "insufficient size",
-	DriverNotLoaded: "driver not loaded", Timeout: "timeout", LibraryNotFound: "library not found",
-	FunctionNotFound: "function not found in this driver", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset",
-	OperatingSystem: "blocked by the operating system", LibRMMismatch: "driver and library version mismatch",
-	InUse: "in use by another client", InsufficientResources: "insufficient resources", NotReady: "not ready",
-	GPUNotFound: "no GPU found", Unknown: "unknown error",
+	Uninitialized:         "uninitialized",
+	InvalidArgument:       "invalid argument",
+	NotSupported:          "not supported",
+	NoPermission:          "insufficient permissions",
+	NotFound:              "not found",
+	InsufficientSize:      "insufficient size",
+	DriverNotLoaded:       "driver not loaded",
+	Timeout:               "timeout",
+	LibraryNotFound:       "library not found",
+	FunctionNotFound:      "function not found in this driver",
+	GPUIsLost:             "GPU is lost",
+	ResetRequired:         "GPU requires reset",
+	OperatingSystem:       "blocked by the operating system",
+	LibRMMismatch:         "driver and library version mismatch",
+	InUse:                 "in use by another client",
+	InsufficientResources: "insufficient resources",
+	NotReady:              "not ready",
+	GPUNotFound:           "no GPU found",
+	Unknown:               "unknown error",
 }
 
 func (c Code) Error() string {

@@ -140,7 +140,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{Conn: accepted, buffer: bufio.NewReaderSize(accepted, 1<<10), listener: l, peer: peerOf(accepted.RemoteAddr().String()), accepted: time.Now()}
+	c := &connection{Conn: accepted, buffer: bufio.NewReaderSize(accepted, 1<<10), listener: l,
+		peer: peerOf(accepted.RemoteAddr().String()), accepted: time.Now()}
 	c.answered.Store(c.accepted.UnixNano())
 	if ended := l.add(c); ended != nil {
 		_ = ended.Close() // Its peer may have closed it.
@@ -387,7 +388,8 @@ func (g *gate) hold(q *request, n int64) bool {
 		}
 		var most *request
 		for r := range g.requests {
-			if r.bytes > 0 && (most == nil || of[r.peer] > of[most.peer] || of[r.peer] == of[most.peer] && r.bytes > most.bytes) {
+			if r.bytes > 0 &&
+				(most == nil || of[r.peer] > of[most.peer] || of[r.peer] == of[most.peer] && r.bytes > most.bytes) {
 				most = r
 			}
 		}

@@ -47,7 +47,8 @@ func parseMounts(data []byte) (mounts []Mount) {
 			continue
 		}
 		mounts = append(mounts, Mount{
-			Filesystem: string(fields[2]), Root: strings.TrimSuffix(unescape(fields[3]), "//deleted"), Point: unescape(fields[4]),
+			Filesystem: string(fields[2]), Root: strings.TrimSuffix(unescape(fields[3]), "//deleted"),
+			Point: unescape(fields[4]),
 		})
 	}
 }
@@ -144,7 +145,8 @@ func Mounts(root string, pid uint32) ([]Mount, error) {
 func parseCgroup(data []byte) string {
 	for line := range bytes.Lines(data) {
 		// Cgroups of version 1 have another number, and names of controllers between the colons.
-		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("0::")); ok && bytes.HasPrefix(path, []byte("/")) {
+		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("0::")); ok &&
+			bytes.HasPrefix(path, []byte("/")) {
 			return string(path)
 		}
 	}

@@ -51,9 +51,10 @@ func MetadataFiles(driver string, p plan.Plan) ([]MetadataFile, error) {
 		}
 		f := MetadataFile{Request: d.RequestName()}
 		object := v1beta1.DeviceMetadata{
-			TypeMeta:   metav1.TypeMeta{Kind: "DeviceMetadata"},
-			ObjectMeta: metav1.ObjectMeta{Name: p.Claim.Name, Namespace: p.Claim.Namespace, UID: types.UID(p.Claim.UID), Generation: 1},
-			Requests:   []v1beta1.DeviceMetadataRequest{{Name: d.Request, Devices: describe(driver, p, f)}},
+			TypeMeta: metav1.TypeMeta{Kind: "DeviceMetadata"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Claim.Name, Namespace: p.Claim.Namespace, UID: types.UID(p.Claim.UID),
+				Generation: 1},
+			Requests: []v1beta1.DeviceMetadataRequest{{Name: d.Request, Devices: describe(driver, p, f)}},
 		}
 		if p.Metadata.PodClaim == "" {
 			f.ContainerPath = metadata.ResourceClaimFilePath(driver, p.Claim.Name, f.Request)
@@ -83,7 +84,8 @@ func describe(driver string, p plan.Plan, f MetadataFile) (out []v1beta1.Device)
 			index = 0
 		}
 		if f.Describes(d) {
-			out = append(out, v1beta1.Device{Driver: driver, Pool: d.Pool, Name: d.Name, Attributes: attributes(d, index)})
+			out = append(out,
+				v1beta1.Device{Driver: driver, Pool: d.Pool, Name: d.Name, Attributes: attributes(d, index)})
 		}
 		index++
 	}

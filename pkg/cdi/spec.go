@@ -147,7 +147,8 @@ func unique[T any](have, more []T) []T {
 
 // validate finds the errors for which a runtime would refuse the spec and the pod would never start.
 func validate(spec *specs.Spec) error {
-	errs := []error{parser.ValidateVendorName(strings.TrimSuffix(spec.Kind, "/"+Class)), validateEdits("the claim", spec.ContainerEdits)}
+	errs := []error{parser.ValidateVendorName(strings.TrimSuffix(spec.Kind, "/"+Class)),
+		validateEdits("the claim", spec.ContainerEdits)}
 	for _, d := range spec.Devices {
 		errs = append(errs, validateEdits("device "+d.Name, d.ContainerEdits))
 	}
@@ -212,7 +213,9 @@ func CompareNodes(data []byte, now *specs.Spec, common bool) error {
 	}
 	before, after := nodesOf(old, common), nodesOf(now, common)
 	missing := func(all, from []string) string {
-		return strings.Join(slices.DeleteFunc(slices.Clone(all), func(n string) bool { return slices.Contains(from, n) }), ", ")
+		return strings.Join(slices.DeleteFunc(slices.Clone(all), func(n string) bool {
+			return slices.Contains(from, n)
+		}), ", ")
 	}
 	gone, added := missing(before, after), missing(after, before)
 	if gone == "" && added == "" {
@@ -284,7 +287,12 @@ func DeviceEdits(edits specs.ContainerEdits, claim plan.Claim, d plan.Device, pa
 		edits.Hooks = append(slices.Clone(edits.Hooks), &specs.Hook{
 			HookName: cdi.CreateRuntimeHook, Path: paths.LimitHook, Timeout: &seconds,
 			Args: memorylimit.Request{
-				Claim: claim.String(), ClaimUID: claim.UID, Device: d.Name, Address: d.PCIAddress, UUID: d.UUID, Bytes: d.Sharing.ContainerLimit,
+				Claim:    claim.String(),
+				ClaimUID: claim.UID,
+				Device:   d.Name,
+				Address:  d.PCIAddress,
+				UUID:     d.UUID,
+				Bytes:    d.Sharing.ContainerLimit,
 			}.Args(paths.LimitRequests),
 		})
 	}

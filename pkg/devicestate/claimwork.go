@@ -114,9 +114,13 @@ func (e *Engine) eachGPU(ctx context.Context, p plan.Plan, locks gpuLocks, work 
 // hangs is the error of a claim's work on a GPU that goes on after its limit.
 func hangs(p plan.Plan, address string) error {
 	return &claimerror.Error{
-		Reason: claimerror.Interrupted, Attempt: "work on GPU " + address, Claim: p.Claim.String(), Device: nameAt(p, address),
-		Cause:  errHangs,
-		Remedy: "the operation is retried once that call ends, and claims of other GPUs are not affected; " + ifItHangs,
+		Reason:  claimerror.Interrupted,
+		Attempt: "work on GPU " + address,
+		Claim:   p.Claim.String(),
+		Device:  nameAt(p, address),
+		Cause:   errHangs,
+		Remedy: "the operation is retried once that call ends, and claims of other GPUs are not affected; " +
+			ifItHangs,
 	}
 }
 

@@ -70,11 +70,15 @@ func (e *Engine) confirm(ctx context.Context) ([]Finding, error) {
 	for _, uid := range uids {
 		findings = append(findings, Finding{Claim: plan.Claim{UID: uid}, Found: "spec"})
 	}
-	findings = e.eachClaim(context.WithoutCancel(ctx), &e.confirming, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
-		return e.confirmSpec(context.WithoutCancel(ctx), f) // The end of a context must not look like a failed read.
-	})
+	findings = e.eachClaim(context.WithoutCancel(ctx), &e.confirming, e.o.WorkLimit, findings,
+		func(ctx context.Context, f *Finding) error {
+			// The end of a context must not look like a failed read.
+			return e.confirmSpec(context.WithoutCancel(ctx), f)
+		})
 	e.mark(func() { e.kernel = kernel })
-	return slices.DeleteFunc(findings, func(f Finding) bool { return claimerror.ReasonOf(f.Err) == claimerror.Interrupted }), nil
+	return slices.DeleteFunc(findings, func(f Finding) bool {
+		return claimerror.ReasonOf(f.Err) == claimerror.Interrupted
+	}), nil
 }
 
 // confirmSpec removes the spec of a claim if its device nodes are not those that the kernel has for the claim's devices
@@ -164,7 +168,8 @@ func (e *Engine) withdrawReplaced(p plan.Plan, others coTenants) error {
 		for _, t := range others[d.PCIAddress].devices {
 			o := t.Device
 			both := d.Kind == gpu.KindMIG && o.Kind == gpu.KindMIG && !d.Admin && !o.Admin
-			if !both || o.PCIAddress != d.PCIAddress || o.Name == d.Name || o.Partition.UUID == "" || o.Partition.GPUInstance != d.Partition.GPUInstance {
+			if !both || o.PCIAddress != d.PCIAddress || o.Name == d.Name || o.Partition.UUID == "" ||
+				o.Partition.GPUInstance != d.Partition.GPUInstance {
 				continue
 			}
 			why := fmt.Errorf("%s: %w; %s has its number now", o.Name, plan.ErrDestroyed, d.Name)
@@ -184,7 +189,8 @@ func leavesOpen(err error) bool {
 	switch {
 	case errors.Is(err, plan.ErrDestroyed), sessionpool.IsGone(err):
 		return false
-	case errors.As(err, &code), errors.Is(err, mpsd.ErrAway), errors.Is(err, mpsd.ErrRefused), errors.Is(err, host.ErrPanic),
+	case errors.As(err, &code), errors.Is(err, mpsd.ErrAway), errors.Is(err, mpsd.ErrRefused),
+		errors.Is(err, host.ErrPanic),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true
 	case errors.As(err, &explained):

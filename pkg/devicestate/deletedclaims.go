@@ -105,9 +105,10 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	d.known = known
 	d.since = since
 	d.releasing.Ordered = d.engine.o.Host.Ordered()
-	return d.engine.eachClaim(ctx, &d.releasing, d.engine.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
-		return d.release(ctx, f, unknown, ended[f.Claim.UID])
-	}), nil
+	return d.engine.eachClaim(ctx, &d.releasing, d.engine.o.WorkLimit, findings,
+		func(ctx context.Context, f *Finding) error {
+			return d.release(ctx, f, unknown, ended[f.Claim.UID])
+		}), nil
 }
 
 // endedWithBoot reports whether a record's effects ended with an earlier boot. An unknown boot is not another one.
@@ -169,9 +170,10 @@ func (d *DeletedClaims) gone(
 // onThisNode reports whether the claim has an allocated device of this node.
 func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil &&
-		slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-			return r.Driver == d.engine.o.Driver && (r.Pool == d.engine.o.Pool || r.Pool == d.engine.o.MonitorPool)
-		})
+		slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+			func(r resourceapi.DeviceRequestAllocationResult) bool {
+				return r.Driver == d.engine.o.Driver && (r.Pool == d.engine.o.Pool || r.Pool == d.engine.o.MonitorPool)
+			})
 }
 
 // unused returns an error with the user of the claim's devices, or if the usage is unknown. unknown is the kubelet's.

@@ -146,8 +146,13 @@ func Open(o Options) (*Engine, error) {
 
 func (e *Engine) node() plan.Node {
 	return plan.Node{
-		Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Scans.Snapshot(), Policy: e.o.Sharing.Policy,
-		NoMPS: e.o.NoMPS, Metadata: e.o.Metadata,
+		Driver:      e.o.Driver,
+		Pool:        e.o.Pool,
+		MonitorPool: e.o.MonitorPool,
+		Snapshot:    e.o.Scans.Snapshot(),
+		Policy:      e.o.Sharing.Policy,
+		NoMPS:       e.o.NoMPS,
+		Metadata:    e.o.Metadata,
 	}
 }
 

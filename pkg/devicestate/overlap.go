@@ -72,11 +72,13 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 			switch unknown := phaseOf(r, boot) == unknown; {
 			case unknown && prepared:
 			case unknown:
-				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record is unreadable", uid))
+				return inUse(p, nameAt(p, address),
+					fmt.Errorf("claim UID %s may hold it, because its record is unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
-					return inUse(p, device.Name, &HeldError{Claim: r.Plan.Claim, text: fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
-						overlapText(r.Plan, device), r.Plan.Claim, uid, r.State)})
+					return inUse(p, device.Name,
+						&HeldError{Claim: r.Plan.Claim, text: fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
+							overlapText(r.Plan, device), r.Plan.Claim, uid, r.State)})
 				}
 				// A prepared claim keeps its shares, whichever claims came later.
 				if held := totals.add(r.Plan); held != nil && !prepared {
@@ -234,12 +236,14 @@ func (t shareTotals) add(other plan.Plan) *HeldError {
 				continue
 			}
 			if reason := d.Disagrees(o); reason != "" {
-				return &HeldError{other.Claim, fmt.Sprintf("claim %s (UID %s), which came first, %s", other.Claim, other.Claim.UID, reason), d.Name, &o.Sharing}
+				return &HeldError{other.Claim, fmt.Sprintf("claim %s (UID %s), which came first, %s", other.Claim,
+					other.Claim.UID, reason), d.Name, &o.Sharing}
 			}
 			t.use[d.Name].Add(o.Share)
 		}
 		if excess := t.use[d.Name].Excess(d.Share); excess != "" {
-			return &HeldError{other.Claim, fmt.Sprintf("with this claim and claim %s (UID %s) %s", other.Claim, other.Claim.UID, excess), d.Name, nil}
+			return &HeldError{other.Claim, fmt.Sprintf("with this claim and claim %s (UID %s) %s", other.Claim,
+				other.Claim.UID, excess), d.Name, nil}
 		}
 	}
 	return nil

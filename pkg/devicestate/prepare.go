@@ -318,7 +318,8 @@ func (e *Engine) buildSpec(ctx context.Context, p plan.Plan, boot string) error 
 	}
 	for _, d := range p.Devices {
 		if d.TopologyEnv.NCCLTopology != "" { // Before the spec that mounts it.
-			if err := e.o.Specs.WriteMounted(p.Claim.UID, store.Topology, []byte(d.TopologyEnv.NCCLTopology)); err != nil {
+			if err := e.o.Specs.WriteMounted(p.Claim.UID, store.Topology,
+				[]byte(d.TopologyEnv.NCCLTopology)); err != nil {
 				return err
 			}
 		}
@@ -333,7 +334,10 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi
 		return nil, notReady(p, "", err)
 	}
 	paths := cdi.Paths{
-		MPS: e.o.MPSDir, LimitHook: e.o.LimitHook, LimitRequests: e.o.LimitRequests, Topology: e.o.Specs.MountedPath(p.Claim.UID, store.Topology),
+		MPS:           e.o.MPSDir,
+		LimitHook:     e.o.LimitHook,
+		LimitRequests: e.o.LimitRequests,
+		Topology:      e.o.Specs.MountedPath(p.Claim.UID, store.Topology),
 	}
 	for _, d := range p.Devices {
 		one, err := e.o.Edits.GPU(ctx, d)

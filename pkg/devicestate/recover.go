@@ -72,10 +72,11 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 		}
 		findings = append(findings, f)
 	}
-	findings = e.eachClaim(ctx, &e.recovering, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
-		f.Did, err = e.recoverClaim(ctx, f)
-		return failure(ctx, "recovery", f.Claim, err)
-	})
+	findings = e.eachClaim(ctx, &e.recovering, e.o.WorkLimit, findings,
+		func(ctx context.Context, f *Finding) (err error) {
+			f.Did, err = e.recoverClaim(ctx, f)
+			return failure(ctx, "recovery", f.Claim, err)
+		})
 	return append(unconfirmed, findings...), nil
 }
 
@@ -273,7 +274,8 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) {
 	r, err := e.ofSpec(uid, boot)
 	if err != nil {
-		return record.Record{}, errors.Join(damage, err) // A failed read must not turn its partitions into external ones.
+		// A failed read must not turn its partitions into external ones.
+		return record.Record{}, errors.Join(damage, err)
 	}
 	blocked := "the claim keeps its devices, according to its CDI spec"
 	if phaseOf(r, boot) == unknown {
@@ -290,8 +292,12 @@ func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) 
 		return r, errors.Join(damage, err)
 	}
 	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
-		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
+		Reason:  claimerror.RecordUnreadable,
+		Attempt: "read the record",
+		Claim:   r.Plan.Claim.String(),
+		UID:     r.Plan.Claim.UID,
+		Cause:   damage,
+		Remedy:  "the damaged file is in " + aside + "; " + blocked,
 	})
 	return r, nil
 }
@@ -329,9 +335,12 @@ func (e *Engine) restoreLost(r record.Record) error {
 		return err
 	}
 	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
-		Cause:  errors.New("the file is gone, but the claim's CDI spec is there"),
-		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",
+		Reason:  claimerror.RecordUnreadable,
+		Attempt: "read the record",
+		Claim:   r.Plan.Claim.String(),
+		UID:     r.Plan.Claim.UID,
+		Cause:   errors.New("the file is gone, but the claim's CDI spec is there"),
+		Remedy:  "the claim keeps its devices, according to its CDI spec; check the node's disk",
 	})
 	return nil
 }

@@ -99,7 +99,11 @@ func (e *Engine) postpone(claim plan.Claim, old record.Record, boot string, caus
 	}
 	// Without this record, as on a full disk, the file on the bad sector keeps the effects.
 	e.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: claim.String(), UID: claim.UID, Cause: errors.Join(cause, err),
+		Reason:  claimerror.RecordUnreadable,
+		Attempt: "unprepare",
+		Claim:   claim.String(),
+		UID:     claim.UID,
+		Cause:   errors.Join(cause, err),
 		Remedy: "its pod can end. GPUs that no claim holds are unavailable until the disk reads a file of the claim again, or some time " +
 			"after the claim's deletion; check the node's disk",
 	})
@@ -195,8 +199,12 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 		return err
 	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), UID: p.Claim.UID, Cause: cause,
-		Remedy: "install the version that prepared the claim, or a later one; the claim keeps its record until then",
+		Reason:  claimerror.HostFailure,
+		Attempt: "work on GPU " + address,
+		Claim:   p.Claim.String(),
+		UID:     p.Claim.UID,
+		Cause:   cause,
+		Remedy:  "install the version that prepared the claim, or a later one; the claim keeps its record until then",
 	}
 }
 
@@ -227,10 +235,12 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 			case r.BootID != boot:
 				return nil
 			case now != committed:
-				e.mark(func() { e.pending = true }) // Its work ended without success, as this caller has the GPU's lock.
+				// Its work ended without success, as this caller has the GPU's lock.
+				e.mark(func() { e.pending = true })
 			}
 			for _, d := range r.Plan.Devices {
-				on.devices = append(on.devices, plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: now == committed})
+				on.devices = append(on.devices,
+					plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: now == committed})
 			}
 			return nil
 		})

@@ -128,7 +128,9 @@ func (s Snapshot) Gone(address string) bool {
 	if _, listed := s.ByAddress(address); listed || s.Driver.Version == "" {
 		return false
 	}
-	return !slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.PCIAddress == address || p.PCIAddress == "" })
+	return !slices.ContainsFunc(s.Problems, func(p Problem) bool {
+		return p.PCIAddress == address || p.PCIAddress == ""
+	})
 }
 
 // SilentText is the cause of a fault of a GPU for which NVML does not answer.

@@ -57,7 +57,8 @@ func ParseReservations(driver string, annotations map[string]string) (Reservatio
 		}
 		until, err := time.Parse(time.RFC3339, annotations[key])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("annotation %s reserves nothing: its value %q is not a time as in RFC 3339", key, annotations[key]))
+			errs = append(errs, fmt.Errorf("annotation %s reserves nothing: its value %q is not a time as in RFC 3339",
+				key, annotations[key]))
 			continue
 		}
 		out[d.PCIAddress] = until

@@ -137,7 +137,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the limit of SMs is not read back", File: "internal/mpsd/supervisor/limits.go",
-		Old: "; err != nil || math.Abs(percent-float64(l.threads)) >= 1 {", New: "; err != nil || math.IsNaN(percent) {",
+		Old: "		math.Abs(percent-float64(l.threads)) >= 1 {", New: "		math.IsNaN(percent) {",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
 	},
 	{
@@ -187,7 +187,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "NVML without an answer is a node without GPUs", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "inventory.ErrHealthUnknown) && s.Driver.Version == \"\" {", New: "inventory.ErrHealthUnknown) && s.Driver.Version == n.name {",
+		Old: "		s.Driver.Version == \"\" {", New: "		s.Driver.Version == n.name {",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_NVMLHasNotAnswered_BuildsNothingForAMinute",
 	},
 	{
@@ -232,7 +232,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the place of a partition that is not destroyed is given to a claim", File: "pkg/partition/mig/executor.go",
-		Old: "return p.Placement().Overlaps(d.Partition.Placement()) }) {", New: "return p.Profile == \"\" }) {",
+		Old: "			return p.Placement().Overlaps(d.Partition.Placement())\n", New: "			return p.Profile == \"\"\n",
 		Package: partitions, Test: "TestUnprepare_DestructionFailsWithoutProcess_ClaimEndsAndItsPlaceIsBlocked",
 	},
 	{

@@ -204,7 +204,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "unknown cordons count as none", File: "pkg/node/kubeletplugin/publishing/node.go",
-		Old: "known && read\n", New: "known || read\n",
+		Old: "served && cordoned &&", New: "served && (cordoned || true) &&",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_CordonsUnknown_PublishesNothing",
 	},
 	{
@@ -235,12 +235,12 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a monitor is not tainted", File: "pkg/node/resourceslices/device.go",
-		Old: "	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})\n", New: "",
+		Old: "	d.Taints = append(d.Taints,\n		resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})\n", New: "",
 		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
 	},
 	{
 		Name: "a report goes to a later claim of the same name", File: "pkg/node/kubeletplugin/reporting/events.go",
-		Old: "getErr == nil && string(claim.UID) == typed.UID {", New: "getErr == nil {",
+		Old: "				string(claim.UID) == typed.UID {", New: "				claim.UID != \"\" {",
 		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestEvents_Report_FindsClaimOrNode",
 	},
 	{

@@ -50,7 +50,8 @@ var ErrNoCgroup = errors.New("the container has no cgroup of version 2")
 
 // name is the name of a request's files. Equal requests have the same.
 func name(r memorylimit.Request) string {
-	sum := sha256.Sum256([]byte(r.ClaimUID + "\n" + r.Device + "\n" + r.Address + "\n" + strconv.FormatUint(r.Bytes, 10) + "\n" + r.Cgroup))
+	sum := sha256.Sum256([]byte(r.ClaimUID + "\n" + r.Device + "\n" + r.Address + "\n" +
+		strconv.FormatUint(r.Bytes, 10) + "\n" + r.Cgroup))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -187,7 +188,8 @@ func decode(data []byte) (r memorylimit.Request, err error) {
 
 func (s *Files) remove(base string) error {
 	return errors.Join(
-		s.host.Remove(labelAnswer, filepath.Join(s.dir, base+suffixRequest)), s.host.Remove(labelAnswer, filepath.Join(s.dir, base+suffixAnswer)))
+		s.host.Remove(labelAnswer, filepath.Join(s.dir, base+suffixRequest)),
+		s.host.Remove(labelAnswer, filepath.Join(s.dir, base+suffixAnswer)))
 }
 
 // Answer writes the answer to a request. With an error the container does not start.

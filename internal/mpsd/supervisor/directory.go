@@ -26,7 +26,8 @@ func mountShm(dir, size string) error {
 	if mounted(dir) {
 		return nil
 	}
-	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size="+size+",mode=1777"); err != nil {
+	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+		"size="+size+",mode=1777"); err != nil {
 		return fmt.Errorf("mount shared memory at %s: %w", dir, err)
 	}
 	return nil
@@ -160,7 +161,8 @@ func (n note) leftServers() bool {
 		}
 		environ, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		variables := strings.Split(string(environ), "\x00")
-		return err == nil && slices.Contains(variables, pipeVariable) && slices.Contains(variables, deviceVariable+n.Daemon.UUID)
+		return err == nil && slices.Contains(variables, pipeVariable) &&
+			slices.Contains(variables, deviceVariable+n.Daemon.UUID)
 	})
 }
 

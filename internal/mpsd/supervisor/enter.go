@@ -225,7 +225,8 @@ func (p *process) refusedOption() bool {
 		return false
 	}
 	text := strings.ToLower(p.out.String())
-	return p.err == nil || strings.Contains(text, "usage") || strings.Contains(text, "option") || strings.Contains(text, "argument")
+	return p.err == nil || strings.Contains(text, "usage") || strings.Contains(text, "option") ||
+		strings.Contains(text, "argument")
 }
 
 // kill ends the process and its group, and waits for the process.

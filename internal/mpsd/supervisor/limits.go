@@ -230,7 +230,8 @@ func (l *limiter) set(ctx context.Context, server int) error {
 	if err != nil {
 		return err
 	}
-	if percent, err := strconv.ParseFloat(strings.TrimSuffix(threads, "%"), 64); err != nil || math.Abs(percent-float64(l.threads)) >= 1 {
+	if percent, err := strconv.ParseFloat(strings.TrimSuffix(threads, "%"), 64); err != nil ||
+		math.Abs(percent-float64(l.threads)) >= 1 {
 		return fmt.Errorf("%s has a limit of %q of the SMs, want %d %%", what, threads, l.threads)
 	}
 	if mib == 0 {

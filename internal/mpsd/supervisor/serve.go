@@ -31,7 +31,8 @@ func (s *Supervisor) Serve(ctx context.Context) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return fmt.Errorf("keep others from the socket: %w", err)
 	}
-	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -46,7 +47,8 @@ func (s *Supervisor) handler() http.Handler {
 	mux.HandleFunc("PUT /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
 		var d mpsd.Daemon
 		// Unknown fields of a newer plugin are ignored.
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&d); err != nil || d.Name != r.PathValue("name") {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&d); err != nil ||
+			d.Name != r.PathValue("name") {
 			http.Error(w, "the description of the daemon is not readable", http.StatusBadRequest)
 			return
 		}

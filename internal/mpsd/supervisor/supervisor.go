@@ -160,7 +160,8 @@ func (s *Supervisor) ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 		case <-d.ended:
 			return mpsd.Status{}, fmt.Errorf("the daemon of %s was ended", want.Name)
 		case <-ctx.Done():
-			return mpsd.Status{}, fmt.Errorf("the MPS daemon of %s is not ready in time: %s", want.Name, cmp.Or(status.Problem, "it is starting"))
+			return mpsd.Status{}, fmt.Errorf("the MPS daemon of %s is not ready in time: %s", want.Name,
+				cmp.Or(status.Problem, "it is starting"))
 		}
 	}
 }

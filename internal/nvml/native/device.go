@@ -57,7 +57,9 @@ func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 }
 
 func (d *device) SetComputeMode(m nvml.ComputeMode) error {
-	return d.session.query("nvmlDeviceSetComputeMode", func() gonvml.Return { return d.handle.SetComputeMode(gonvml.ComputeMode(m)) })
+	return d.session.query("nvmlDeviceSetComputeMode", func() gonvml.Return {
+		return d.handle.SetComputeMode(gonvml.ComputeMode(m))
+	})
 }
 
 func (d *device) MemoryLimit(cgroup string) (uint64, error) {
@@ -72,7 +74,9 @@ func (d *device) MemoryLimit(cgroup string) (uint64, error) {
 }
 
 func (d *device) SetMemoryLimit(cgroup string, bytes uint64) error {
-	return d.session.query("nvmlDeviceSetMemoryLimits_v1", func() gonvml.Return { return d.handle.SetMemoryLimits_v1(cgroup, bytes, bytes) })
+	return d.session.query("nvmlDeviceSetMemoryLimits_v1", func() gonvml.Return {
+		return d.handle.SetMemoryLimits_v1(cgroup, bytes, bytes)
+	})
 }
 
 func (d *device) AddressingMode() (nvml.AddressingMode, error) {
@@ -120,14 +124,16 @@ func merge(infos []gonvml.ProcessInfo) []nvml.Process {
 	var out []nvml.Process
 	for _, i := range infos {
 		// NVML's ID of the whole GPU has all bits set, as -1 has.
-		out = append(out, nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)), ComputeInstance: int(int32(i.ComputeInstanceId))})
+		out = append(out, nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)),
+			ComputeInstance: int(int32(i.ComputeInstanceId))})
 	}
 	slices.SortFunc(out, compare)
 	return slices.Compact(out)
 }
 
 func compare(a, b nvml.Process) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
+	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance),
+		cmp.Compare(a.ComputeInstance, b.ComputeInstance))
 }
 
 // text reads a C string from a buffer that may lack its final zero.
@@ -191,7 +197,8 @@ func (d *device) nvlink(i int) (link nvml.NVLink, complete bool, err error) {
 	} else if errors.Is(versionErr, nvml.GPUIsLost) {
 		return link, false, versionErr
 	}
-	remote, remoteErr := get(d.session, "nvmlDeviceGetNvLinkRemoteDeviceType", with(d.handle.GetNvLinkRemoteDeviceType, i))
+	remote, remoteErr := get(d.session, "nvmlDeviceGetNvLinkRemoteDeviceType",
+		with(d.handle.GetNvLinkRemoteDeviceType, i))
 	if remoteErr == nil {
 		link.Remote = nvml.RemoteDevice(remote)
 	}
@@ -224,7 +231,8 @@ func (d *device) Fabric() (nvml.Fabric, error) {
 	if errors.Is(err, nvml.FunctionNotFound) {
 		var old gonvml.GpuFabricInfo
 		old, err = get(d.session, "nvmlDeviceGetGpuFabricInfo", d.handle.GetGpuFabricInfo)
-		info = gonvml.GpuFabricInfo_v2{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId, State: old.State}
+		info = gonvml.GpuFabricInfo_v2{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId,
+			State: old.State}
 	}
 	switch {
 	case err != nil:

@@ -17,7 +17,8 @@ func (d *device) Health() (nvml.Health, error) {
 	fields := []gonvml.FieldValue{
 		{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}, {FieldId: gonvml.FI_DEV_REMAPPED_FAILURE},
 		{FieldId: gonvml.FI_DEV_REMAPPED_PENDING}, {FieldId: gonvml.FI_DEV_ECC_SBE_VOL_TOTAL},
-		{FieldId: gonvml.FI_DEV_ECC_DBE_VOL_TOTAL}, {FieldId: gonvml.FI_DEV_REMAPPED_COR}, {FieldId: gonvml.FI_DEV_REMAPPED_UNC},
+		{FieldId: gonvml.FI_DEV_ECC_DBE_VOL_TOTAL}, {FieldId: gonvml.FI_DEV_REMAPPED_COR},
+		{FieldId: gonvml.FI_DEV_REMAPPED_UNC},
 	}
 	if err := d.session.query(symbol, func() gonvml.Return { return d.handle.GetFieldValues(fields) }); err != nil {
 		return nvml.Health{}, err
@@ -32,8 +33,13 @@ func (d *device) Health() (nvml.Health, error) {
 		}
 	}
 	h := nvml.Health{
-		Recovery: nvml.RecoveryAction(values[0]), RemapFailed: values[1] != 0, RemapPending: values[2] != 0, CorrectableErrors: values[3],
-		UncorrectableErrors: values[4], CorrectableRows: values[5], UncorrectableRows: values[6],
+		Recovery:            nvml.RecoveryAction(values[0]),
+		RemapFailed:         values[1] != 0,
+		RemapPending:        values[2] != 0,
+		CorrectableErrors:   values[3],
+		UncorrectableErrors: values[4],
+		CorrectableRows:     values[5],
+		UncorrectableRows:   values[6],
 	}
 	var err error
 	sram := optional(&err, d.session, "nvmlDeviceGetSramEccErrorStatus", d.handle.GetSramEccErrorStatus)
@@ -72,7 +78,9 @@ func optional[T any](failed *error, q querier, symbol string, call func() (T, go
 // field with 32 or 64 bits.
 func fieldValue(symbol string, f gonvml.FieldValue, without int64) (int64, error) {
 	switch err := failed(symbol, gonvml.Return(f.NvmlReturn)); {
-	case err == nil && (f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG) || f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG_LONG)):
+	case err == nil &&
+		(f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG) ||
+			f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG_LONG)):
 		return int64(binary.NativeEndian.Uint64(f.Value[:])), nil
 	case err == nil:
 		return int64(binary.NativeEndian.Uint32(f.Value[:4])), nil

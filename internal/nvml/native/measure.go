@@ -110,7 +110,8 @@ func (d *device) ProcessMemory() ([]nvml.ProcessMemory, error) {
 	}
 	held := map[nvml.Process]int64{}
 	for _, i := range all {
-		p := nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)), ComputeInstance: int(int32(i.ComputeInstanceId))}
+		p := nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)),
+			ComputeInstance: int(int32(i.ComputeInstanceId))}
 		// The driver's "not available" has all bits set, as -1 has. It lists a process with two contexts twice, with
 		// equal memory.
 		bytes, listed := held[p]
@@ -178,7 +179,9 @@ func (d *device) Performance(gpuInstance int) (nvml.PerformanceSample, error) {
 	if gpuInstance < 0 {
 		err = d.session.query("nvmlGpmSampleGet", func() gonvml.Return { return d.handle.GpmSampleGet(sample) })
 	} else {
-		err = d.session.query("nvmlGpmMigSampleGet", func() gonvml.Return { return d.handle.GpmMigSampleGet(gpuInstance, sample) })
+		err = d.session.query("nvmlGpmMigSampleGet", func() gonvml.Return {
+			return d.handle.GpmMigSampleGet(gpuInstance, sample)
+		})
 	}
 	if err != nil {
 		p.Free()
@@ -209,12 +212,15 @@ func (p *performance) Since(earlier nvml.PerformanceSample) (nvml.Performance, e
 	for i, w := range wanted {
 		ask.Metrics[i].MetricId = uint32(w.id)
 	}
-	if err := p.session.query(symbol, func() gonvml.Return { return p.session.library.lib.GpmMetricsGet(&ask) }); err != nil {
+	if err := p.session.query(symbol, func() gonvml.Return {
+		return p.session.library.lib.GpmMetricsGet(&ask)
+	}); err != nil {
 		return nvml.Performance{}, err
 	}
 	for i, w := range wanted {
 		*w.to = nvml.NotReported
-		if m := ask.Metrics[i]; gonvml.Return(m.NvmlReturn) == gonvml.SUCCESS && m.Value >= 0 { // A NaN is not reported either.
+		// A NaN is not reported either.
+		if m := ask.Metrics[i]; gonvml.Return(m.NvmlReturn) == gonvml.SUCCESS && m.Value >= 0 {
 			*w.to = min(m.Value/100, 1)
 		}
 	}

@@ -66,9 +66,17 @@ func (d *device) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
 	return each(func(index int) (nvml.GPUInstanceProfile, error) {
 		p, err := get(d.session, "nvmlDeviceGetGpuInstanceProfileInfoV", d.handle.GetGpuInstanceProfileInfoV(index).V2)
 		return nvml.GPUInstanceProfile{
-			ID: int(p.Id), Name: profileName(p.Name[:]), Slices: int(p.SliceCount), Instances: int(p.InstanceCount),
-			MemoryMiB: p.MemorySizeMB, Multiprocessors: int(p.MultiprocessorCount), CopyEngines: int(p.CopyEngineCount),
-			Decoders: int(p.DecoderCount), Encoders: int(p.EncoderCount), JPEGEngines: int(p.JpegCount), OFAEngines: int(p.OfaCount),
+			ID:              int(p.Id),
+			Name:            profileName(p.Name[:]),
+			Slices:          int(p.SliceCount),
+			Instances:       int(p.InstanceCount),
+			MemoryMiB:       p.MemorySizeMB,
+			Multiprocessors: int(p.MultiprocessorCount),
+			CopyEngines:     int(p.CopyEngineCount),
+			Decoders:        int(p.DecoderCount),
+			Encoders:        int(p.EncoderCount),
+			JPEGEngines:     int(p.JpegCount),
+			OFAEngines:      int(p.OfaCount),
 		}, err
 	})
 }

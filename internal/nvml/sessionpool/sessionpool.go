@@ -16,9 +16,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// idleTimeout is the time that NVML stays open after an operation. The steps of one claim, and the claims after a restart,
-// reuse the session, because opening NVML costs more than most operations. An open session prevents unloading the
-// driver, so the time is short.
+// idleTimeout is the time that NVML stays open after an operation. The steps of one claim, and the claims after a
+// restart, reuse the session, because opening NVML costs more than most operations. An open session prevents unloading
+// the driver, so the time is short.
 const idleTimeout = 500 * time.Millisecond
 
 // callLimit limits the wait for NVML to open or close. It is below the kubelet's 45 s, and above the time that the

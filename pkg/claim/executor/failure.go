@@ -50,7 +50,8 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
-		e.Reason, e.Remedy = claimerror.DriverNotReady, "the operation is retried; load the driver on the node (nvidia-smi must work there)"
+		e.Reason, e.Remedy = claimerror.DriverNotReady,
+			"the operation is retried; load the driver on the node (nvidia-smi must work there)"
 	case sessionpool.IsGone(err):
 		e.Reason = claimerror.DeviceLost
 		e.Remedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
@@ -64,7 +65,8 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 
 // diskFull also finds errors of the supervisor of MPS daemons, which arrive as text.
 func diskFull(err error) bool {
-	return strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())
+	return strings.Contains(err.Error(), syscall.ENOSPC.Error()) ||
+		strings.Contains(err.Error(), syscall.EDQUOT.Error())
 }
 
 // CoTenants returns the co-tenants on the step's device. It returns an error while one of them is being prepared or

@@ -29,8 +29,8 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
-// scanInterval is the time after which requests are looked at without an event. It removes those of containers that ended,
-// and repeats what failed.
+// scanInterval is the time after which requests are looked at without an event. It removes those of containers that
+// ended, and repeats what failed.
 const scanInterval = 30 * time.Second
 
 // Limiter answers requests of containers.
@@ -69,7 +69,8 @@ type limit struct {
 
 // New makes a Limiter of the containers below a directory of cgroups.
 func New(files *requests.Files, sessions *sessionpool.Pool, cgroups string, reports notify.Reporter) *Limiter {
-	return &Limiter{files: files, sessions: sessions, cgroups: cgroups, reports: reports, changes: notify.NewTrigger(), set: map[target]uint64{}, busy: map[string]bool{}}
+	return &Limiter{files: files, sessions: sessions, cgroups: cgroups, reports: reports, changes: notify.NewTrigger(),
+		set: map[target]uint64{}, busy: map[string]bool{}}
 }
 
 // Run answers requests until the context ends. First it sets the limits of those that an earlier process answered, too.
@@ -207,16 +208,19 @@ func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 	switch {
 	case err == nil:
 	case nvml.Unavailable(err):
-		l.reports.Report(failure(first, err, "its container runs without a limit of its memory, because the driver has none: "+
-			"install the one that the claim was prepared with, or delete the pod"))
+		l.reports.Report(failure(first, err,
+			"its container runs without a limit of its memory, because the driver has none: "+
+				"install the one that the claim was prepared with, or delete the pod"))
 	default:
-		refused = failure(first, err, "its container does not start: run nvidia-smi on the node, and check that its driver and the plugin "+
-			"see the cgroups in "+l.cgroups)
+		refused = failure(first, err,
+			"its container does not start: run nvidia-smi on the node, and check that its driver and the plugin "+
+				"see the cgroups in "+l.cgroups)
 		l.reports.Report(refused)
 	}
 	for _, r := range done.requests {
 		if err := l.files.Answer(r, refused); err != nil {
-			klog.FromContext(ctx).Error(err, "Answering a request of a memory limit failed; it is answered again", "claim", r.Claim)
+			klog.FromContext(ctx).Error(err, "Answering a request of a memory limit failed; it is answered again",
+				"claim", r.Claim)
 			refused = err
 		}
 	}
@@ -228,7 +232,12 @@ func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 
 func failure(r memorylimit.Request, cause error, remedy string) error {
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "limit the memory of a container", Claim: r.Claim, UID: r.ClaimUID, Device: r.Device,
-		Cause: cause, Remedy: remedy,
+		Reason:  claimerror.HostFailure,
+		Attempt: "limit the memory of a container",
+		Claim:   r.Claim,
+		UID:     r.ClaimUID,
+		Device:  r.Device,
+		Cause:   cause,
+		Remedy:  remedy,
 	}
 }

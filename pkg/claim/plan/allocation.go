@@ -69,11 +69,13 @@ func allocationOf(devices resourceapi.DeviceAllocationResult, driver string) (a 
 		a.Results = append(a.Results, one)
 	}
 	slices.SortFunc(a.Results, func(r, o Result) int {
-		return cmp.Or(cmp.Compare(r.Request, o.Request), cmp.Compare(r.Device, o.Device), cmp.Compare(r.ShareID, o.ShareID))
+		return cmp.Or(cmp.Compare(r.Request, o.Request), cmp.Compare(r.Device, o.Device),
+			cmp.Compare(r.ShareID, o.ShareID))
 	})
 	for _, c := range devices.Config {
 		if c.Opaque != nil && c.Opaque.Driver == driver {
-			a.Configs = append(a.Configs, Config{c.Source, slices.Sorted(slices.Values(c.Requests)), canonical(c.Opaque.Parameters.Raw)})
+			a.Configs = append(a.Configs,
+				Config{c.Source, slices.Sorted(slices.Values(c.Requests)), canonical(c.Opaque.Parameters.Raw)})
 		}
 	}
 	return a

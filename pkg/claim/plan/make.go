@@ -112,7 +112,8 @@ type maker struct {
 // devices returns the devices of a result: one, or the GPUs of a group in link order.
 func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Device, error) {
 	named, err := gpu.ParseName(result.Device)
-	if err == nil && result.Pool != m.node.Pool && (named.Kind != gpu.KindMonitor || result.Pool != m.node.MonitorPool) {
+	if err == nil && result.Pool != m.node.Pool &&
+		(named.Kind != gpu.KindMonitor || result.Pool != m.node.MonitorPool) {
 		err = fmt.Errorf("pool %q is not this node's (%q)", result.Pool, m.node.Pool)
 	}
 	if err != nil {
@@ -193,10 +194,12 @@ func partition(m gpu.MIG, named gpu.Device) (Partition, error) {
 	}
 	for _, at := range profile.Placements {
 		if at.Start == named.Start {
-			return Partition{Profile: profile.Name, Start: at.Start, Size: at.Size, MemoryBytes: profile.MemoryBytes}, nil
+			return Partition{Profile: profile.Name, Start: at.Start, Size: at.Size,
+				MemoryBytes: profile.MemoryBytes}, nil
 		}
 	}
-	return Partition{}, fmt.Errorf("the GPU offers no placement of MIG profile %s at slice %d", named.Profile, named.Start)
+	return Partition{}, fmt.Errorf("the GPU offers no placement of MIG profile %s at slice %d",
+		named.Profile, named.Start)
 }
 
 const lostRemedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
@@ -218,7 +221,8 @@ func (m maker) missing(device, address string) error {
 		return m.claim.Refuse(device, reason, errors.New(p.Message), remedy)
 	}
 	if m.node.Snapshot.Gone(address) {
-		return m.claim.Refuse(device, claimerror.DeviceLost, fmt.Errorf("%s at PCI address %s", gpu.GoneText, address), lostRemedy)
+		return m.claim.Refuse(device, claimerror.DeviceLost,
+			fmt.Errorf("%s at PCI address %s", gpu.GoneText, address), lostRemedy)
 	}
 	return m.claim.Refuse(device, claimerror.UnknownDevice,
 		fmt.Errorf("no GPU is at PCI address %s now", address),

@@ -82,7 +82,8 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 		}
 		decoded, err := v1beta1.Decode(config.Opaque.Parameters.Raw)
 		fits := err == nil && (decoded.Kind == v1beta1.KindMIGDeviceConfig) == (kind == gpu.KindMIG)
-		if err == nil && !fits && config.Source == resourceapi.AllocationConfigSourceClaim && slices.Contains(config.Requests, result.Request) {
+		if err == nil && !fits && config.Source == resourceapi.AllocationConfigSourceClaim &&
+			slices.Contains(config.Requests, result.Request) {
 			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind, kind)
 		}
 		if err != nil {
@@ -116,7 +117,8 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	}
 	if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
-			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request, charged.String(), sharing.MinMemory>>20),
+			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request,
+				charged.String(), sharing.MinMemory>>20),
 			"ask for more in "+m.source+", then "+m.renew)
 	}
 	compute := result.ConsumedCapacity[computeCapacity]
@@ -142,7 +144,8 @@ func (m maker) standing(d Device) Sharing {
 		return s
 	}
 	for _, before := range m.node.Prepared.Devices {
-		if before.Name == d.Name && before.Partial() && (m.node.NoMPS == "" || !sharing.Of(before.Sharing.Strategy).Daemon) {
+		if before.Name == d.Name && before.Partial() &&
+			(m.node.NoMPS == "" || !sharing.Of(before.Sharing.Strategy).Daemon) {
 			return before.Sharing
 		}
 	}
@@ -177,7 +180,8 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 		if asked == nil {
 			return nil
 		}
-		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
+		return m.invalid(d.Name, d.Request, where,
+			errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
 	}
 	checked, one := configured(p.Devices, all, i, m.node.Snapshot)
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
@@ -224,7 +228,8 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 	if limit, ok := asked.MPS.LimitFor(one); ok && (d.Sharing.MemoryLimit == nil || limit < *d.Sharing.MemoryLimit) {
 		d.Sharing.MemoryLimit = &limit
 	}
-	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {
+	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 &&
+		(d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {
 		d.Sharing.ActiveThreadPercentage = *t
 	}
 	d.Sharing.MultiUser = asked.MPS.MultiUser
@@ -241,7 +246,8 @@ func (m maker) checkClaim(p *Plan) error {
 		sum.Add(d.Share)
 		used[d.Name] = sum
 		if excess := sum.Excess(d.Share); d.Partial() && excess != "" && p.Refused == nil {
-			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), reallocateRemedy)
+			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
+				errors.New("with this claim alone "+excess), reallocateRemedy)
 		}
 		for _, other := range p.Devices[:i] {
 			reason := d.Disagrees(other)
@@ -250,12 +256,14 @@ func (m maker) checkClaim(p *Plan) error {
 				return m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
 					fmt.Errorf("the allocation also holds %s, and the two overlap", other.Name), reallocateRemedy)
 			case d.Shares(other) && reason != "":
-				return m.claim.Refuse(d.Name, claimerror.InvalidParameters, fmt.Errorf("request %q %s", other.Request, reason),
+				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
+					fmt.Errorf("request %q %s", other.Request, reason),
 					"give the requests the same strategy, time slice and multiUser in "+m.source+", then "+m.renew)
 			case by.Daemon && by.Name == other.Sharing.Strategy && d.Request == other.Request && d.Name != other.Name:
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
 					fmt.Errorf("request %q has %s by %s as well, and a process reaches the %[3]s daemon of one device only", d.Request, other.Name, by.Name),
-					"ask for one device by "+string(by.Name)+" in a request, or name the strategy TimeSlicing in a GpuConfig")
+					"ask for one device by "+string(by.Name)+
+						" in a request, or name the strategy TimeSlicing in a GpuConfig")
 			}
 		}
 		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)

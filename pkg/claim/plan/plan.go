@@ -245,7 +245,8 @@ func Gone(s gpu.Snapshot, plans []Plan) (out []gpu.Problem) {
 		for _, d := range p.Devices {
 			if !d.Admin && !known[d.PCIAddress] && s.Gone(d.PCIAddress) {
 				known[d.PCIAddress] = true
-				out = append(out, gpu.Problem{PCIAddress: d.PCIAddress, UUID: d.UUID, Lost: true, Message: gpu.GoneText})
+				out = append(out,
+					gpu.Problem{PCIAddress: d.PCIAddress, UUID: d.UUID, Lost: true, Message: gpu.GoneText})
 			}
 		}
 	}

@@ -63,7 +63,8 @@ func (d Device) Disagrees(first Device) string {
 	case a.Strategy != b.Strategy:
 		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
 	case a.Timed && b.Timed && a.Interval != b.Interval:
-		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", v1beta1.Intervals[b.Interval&3], v1beta1.Intervals[a.Interval&3])
+		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", v1beta1.Intervals[b.Interval&3],
+			v1beta1.Intervals[a.Interval&3])
 	case !ptr.Equal(a.MultiUser, b.MultiUser):
 		text := func(b *bool) string {
 			if b == nil {
@@ -71,7 +72,8 @@ func (d Device) Disagrees(first Device) string {
 			}
 			return strconv.FormatBool(*b)
 		}
-		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", text(b.MultiUser), text(a.MultiUser))
+		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", text(b.MultiUser),
+			text(a.MultiUser))
 	}
 	return ""
 }
@@ -94,7 +96,8 @@ func (u *Use) Add(s Share) {
 func (u Use) Excess(s Share) string {
 	switch {
 	case u.MemoryBytes > s.DeviceMemoryBytes:
-		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.DeviceMemoryBytes>>20)
+		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20,
+			s.DeviceMemoryBytes>>20)
 	case u.Compute > 100:
 		return fmt.Sprintf("its shares reserve %d %% of the SMs", u.Compute)
 	case s.MaxShares > 0 && u.Count > s.MaxShares:

@@ -71,7 +71,8 @@ func Seal(kind string, payload any) ([]byte, error) {
 		return nil, fmt.Errorf("encode the record: %w", err)
 	}
 	sum := sha256.Sum256(data)
-	head, _ := json.Marshal(header{kind, formatVersion, hex.EncodeToString(sum[:])}) // Strings and numbers always encode.
+	// Strings and numbers always encode.
+	head, _ := json.Marshal(header{kind, formatVersion, hex.EncodeToString(sum[:])})
 	return append(append(append(head, '\n'), data...), '\n'), nil
 }
 

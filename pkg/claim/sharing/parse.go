@@ -95,7 +95,8 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 		}
 		s.publish = append(s.publish, p)
 	}
-	sections := map[v1beta1.Strategy]*shared{v1beta1.StrategyTimeSlicing: f.Sharing.TimeSlicing, v1beta1.StrategyMPS: f.Sharing.MPS}
+	sections := map[v1beta1.Strategy]*shared{v1beta1.StrategyTimeSlicing: f.Sharing.TimeSlicing,
+		v1beta1.StrategyMPS: f.Sharing.MPS}
 	for _, strategy := range slices.Backward(strategies) { // The first rule for a device counts.
 		more, err := s.add(strategy, sections[strategy.Name])
 		if err != nil {
@@ -136,10 +137,14 @@ func (s *Settings) add(strategy Strategy, from *shared) (ignored []string, err e
 	}
 	field := "sharing." + strategy.Section
 	common := rule{policy: Policy{
-		Strategy: strategy.Name, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval), Renamed: from.RenameByDefault,
+		Strategy: strategy.Name,
+		FailMany: from.FailRequestsGreaterThanOne,
+		Interval: v1beta1.Interval(from.Interval),
+		Renamed:  from.RenameByDefault,
 	}}
 	if i := common.policy.Interval; i != "" && !slices.Contains(v1beta1.Intervals, i) {
-		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
+		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field,
+			clip(from.Interval))
 	}
 	if common.policy.Interval != "" && !strategy.Interval {
 		return nil, fmt.Errorf("%s.interval: only timeSlicing has this field", field)
@@ -185,10 +190,12 @@ func (e entry) rule(field string, r rule) (rule, error) {
 		r.name = "nvidia.com/" + e.Name // The device plugin adds the prefix too.
 	}
 	if !strings.HasPrefix(r.name, "nvidia.com/") {
-		return r, fmt.Errorf("%s.name: %q is not a GPU resource, use nvidia.com/gpu or nvidia.com/mig-1g.10gb", field, clip(e.Name))
+		return r, fmt.Errorf("%s.name: %q is not a GPU resource, use nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+			field, clip(e.Name))
 	}
 	r.nodes, r.products = e.Nodes, e.Products
-	if err := checkPatterns(field, map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products}); err != nil {
+	if err := checkPatterns(field,
+		map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products}); err != nil {
 		return r, err
 	}
 	r.devices, err = readDevices(field+".devices", e.Devices)
@@ -233,7 +240,8 @@ func readDevices(field string, raw json.RawMessage) (devices, error) {
 			return devices{ids: ids}, nil
 		}
 	}
-	return devices{}, fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field, clip(string(raw)))
+	return devices{}, fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field,
+		clip(string(raw)))
 }
 
 // clash refuses two strategies for one resource, because only their order would decide between them.
@@ -248,7 +256,9 @@ func (s Settings) clash() error {
 		return nil
 	}
 	for _, a := range s.rules {
-		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.policy.Strategy != b.policy.Strategy }) {
+		if slices.ContainsFunc(s.rules, func(b rule) bool {
+			return a.name == b.name && a.policy.Strategy != b.policy.Strategy
+		}) {
 			return fmt.Errorf("sharing: %s is under both timeSlicing and mps; remove one, or separate them by nodes, products or devices", a.name)
 		}
 	}

@@ -50,7 +50,8 @@ func (e publishEntry) read(field string) (published, error) {
 		p.gpus, p.partitions, p.autoShares = true, true, true
 	case "None":
 	default:
-		return p, fmt.Errorf("%s.shareable: %q is not known, use All, Auto, GPUs, Partitions or None", field, clip(e.Shareable))
+		return p, fmt.Errorf("%s.shareable: %q is not known, use All, Auto, GPUs, Partitions or None", field,
+			clip(e.Shareable))
 	}
 	for _, one := range []struct {
 		name, value string
@@ -79,7 +80,8 @@ func (e publishEntry) read(field string) (published, error) {
 	if n := slices.Index(p.profiles, "Auto"); n >= 0 {
 		p.auto, p.profiles = true, slices.Delete(p.profiles, n, n+1)
 	}
-	return p, checkPatterns(field, map[string][]string{"nodes": p.nodes, "products": p.products, "profiles": p.profiles})
+	return p, checkPatterns(field,
+		map[string][]string{"nodes": p.nodes, "products": p.products, "profiles": p.profiles})
 }
 
 func (s Settings) published(node string, g gpu.GPU) published {

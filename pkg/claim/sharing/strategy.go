@@ -32,8 +32,11 @@ var strategies = []Strategy{
 		Mounts: []Mount{{"pipe", containerPipe, "ro"}, {"shm", SharedMemory, "rw"}},
 	},
 	{
-		Name: v1beta1.StrategyTimeSlicing, Section: "timeSlicing", Isolation: "time-slicing", Executor: TimeSliceExecutor,
-		Interval: true,
+		Name:      v1beta1.StrategyTimeSlicing,
+		Section:   "timeSlicing",
+		Isolation: "time-slicing",
+		Executor:  TimeSliceExecutor,
+		Interval:  true,
 	},
 }
 

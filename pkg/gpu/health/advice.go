@@ -29,17 +29,23 @@ const (
 // Advices are all advice. They are States without a taint. docs/reference/health.md is generated from it.
 var Advices = []State{
 	{Name: RemapPending, Cause: "a faulty row of the GPU's memory is replaced at the next reset",
-		Remedy: "when no pod uses the GPU, run on the node: nvidia-smi -r -i ADDRESS", Commands: []string{"nvidia-smi -r -i ADDRESS"}, Usable: true},
+		Remedy:   "when no pod uses the GPU, run on the node: nvidia-smi -r -i ADDRESS",
+		Commands: []string{"nvidia-smi -r -i ADDRESS"}, Usable: true},
 	{Name: ManyErrors, Cause: "the driver reports a high rate of corrected memory errors (XID 92)",
-		Remedy: "watch the GPU (nvidia-smi -q -d ECC -i ADDRESS); ask the vendor for a replacement if it continues", Commands: []string{"nvidia-smi -q -d ECC -i ADDRESS"}, Usable: true},
+		Remedy:   "watch the GPU (nvidia-smi -q -d ECC -i ADDRESS); ask the vendor for a replacement if it continues",
+		Commands: []string{"nvidia-smi -q -d ECC -i ADDRESS"}, Usable: true},
 	{Name: RisingErrors, Cause: "the GPU corrected 10 or more memory errors within an hour",
-		Remedy: "watch the GPU (nvidia-smi -q -d ECC -i ADDRESS); run NVIDIA's field diagnostic if it continues", Commands: []string{"nvidia-smi -q -d ECC -i ADDRESS"}, Usable: true},
+		Remedy:   "watch the GPU (nvidia-smi -q -d ECC -i ADDRESS); run NVIDIA's field diagnostic if it continues",
+		Commands: []string{"nvidia-smi -q -d ECC -i ADDRESS"}, Usable: true},
 	{Name: SlowClocks, Cause: "heat or power has reduced the GPU's clocks for more than five minutes",
 		Remedy: "check the cooling and the power supply of the node (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i ADDRESS)", Commands: []string{"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i ADDRESS"}, Usable: true},
 	{Name: FewLanes, Cause: "the busy GPU uses fewer PCIe lanes than it has",
-		Remedy: "check the board's seat and the riser (nvidia-smi -q -i ADDRESS shows the link)", Commands: []string{"nvidia-smi -q -i ADDRESS"}, Usable: true},
-	{Name: NoPersistence, Cause: "persistence mode is off: the driver shuts the idle GPU down, and each scan starts it again",
-		Remedy: "run nvidia-persistenced on the node, or nvidia-smi -pm 1 -i ADDRESS", Commands: []string{"nvidia-smi -pm 1 -i ADDRESS"}, Usable: true},
+		Remedy:   "check the board's seat and the riser (nvidia-smi -q -i ADDRESS shows the link)",
+		Commands: []string{"nvidia-smi -q -i ADDRESS"}, Usable: true},
+	{Name: NoPersistence,
+		Cause:    "persistence mode is off: the driver shuts the idle GPU down, and each scan starts it again",
+		Remedy:   "run nvidia-persistenced on the node, or nvidia-smi -pm 1 -i ADDRESS",
+		Commands: []string{"nvidia-smi -pm 1 -i ADDRESS"}, Usable: true},
 }
 
 // adviser holds the memory behind advice. It is lost with the plugin's restart.

@@ -90,7 +90,9 @@ func (i *Inventory) readGPUs(session *session, n int, s *gpu.Snapshot) map[strin
 	i.await(session, i.reading.Begin(gpus, i.readGPU))
 	read, answered := map[string]reading{}, map[int]bool{}
 	ended, _ := i.reading.Results()
-	slices.SortFunc(ended, func(a, b host.Attempt[reading]) int { return cmp.Compare(a.Item.gpu.Index, b.Item.gpu.Index) })
+	slices.SortFunc(ended, func(a, b host.Attempt[reading]) int {
+		return cmp.Compare(a.Item.gpu.Index, b.Item.gpu.Index)
+	})
 	for _, a := range ended {
 		r := a.Item
 		if r.session != session {
@@ -130,11 +132,20 @@ func (i *Inventory) readGPU(a *reading) error {
 	}
 	if h, err := d.Health(); err == nil {
 		a.health = &health.Reading{
-			Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
-			At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0, NoPersistence: h.NoPersistence,
-			Width: h.PCIeWidth, MaxWidth: h.PCIeMaxWidth, Busy: h.Busy,
-			Corrected: h.CorrectableErrors, Uncorrected: h.UncorrectableErrors,
-			CorrectedRows: h.CorrectableRows, UncorrectedRows: h.UncorrectableRows,
+			Recovery:        int(h.Recovery),
+			RemapFailed:     h.RemapFailed || h.UnrepairableMemory,
+			SRAMWorn:        h.SRAMThresholdExceeded,
+			At:              time.Now(),
+			RemapPending:    h.RemapPending,
+			Slow:            h.Slowdowns != 0,
+			NoPersistence:   h.NoPersistence,
+			Width:           h.PCIeWidth,
+			MaxWidth:        h.PCIeMaxWidth,
+			Busy:            h.Busy,
+			Corrected:       h.CorrectableErrors,
+			Uncorrected:     h.UncorrectableErrors,
+			CorrectedRows:   h.CorrectableRows,
+			UncorrectedRows: h.UncorrectableRows,
 		}
 	}
 	return nil
@@ -237,7 +248,8 @@ func (i *Inventory) place(g *gpu.GPU) {
 		return
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return // sysfs does not have the device: the attempts to read its files would cost more than the rest of a scan.
+		// sysfs does not have the device: the attempts to read its files would cost more than the rest of a scan.
+		return
 	}
 	i.readPlace(g)
 	if err == nil && g.PCIeRoot != "" && g.Class != "" {
@@ -247,7 +259,8 @@ func (i *Inventory) place(g *gpu.GPU) {
 
 func (i *Inventory) readPlace(g *gpu.GPU) {
 	sys := deviceattribute.WithFSFromRoot(i.o.SysRoot)
-	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil && a.Value.StringValue != nil {
+	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil &&
+		a.Value.StringValue != nil {
 		g.PCIeRoot = *a.Value.StringValue
 	}
 	g.Bridges = i.bridges(g.PCIAddress)

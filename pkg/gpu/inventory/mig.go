@@ -104,7 +104,8 @@ func readPartitions(d nvml.Device, m *gpu.MIG) error {
 		}
 		for _, device := range devices {
 			if device.GPUInstance == info.ID {
-				p.Devices = append(p.Devices, gpu.PartitionDevice{UUID: device.UUID, ComputeInstance: device.ComputeInstance})
+				p.Devices = append(p.Devices,
+					gpu.PartitionDevice{UUID: device.UUID, ComputeInstance: device.ComputeInstance})
 			}
 		}
 		if len(p.Devices) == 0 {

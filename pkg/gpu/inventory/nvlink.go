@@ -43,7 +43,8 @@ func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 		g.Fabric.State = gpu.FabricFailed
 	default:
 		g.Fabric = gpu.Fabric{State: gpu.FabricReady}
-		if u := f.ClusterUUID; u != [16]byte{} { // Without a UUID the fabric ends at the board and the clique ID means nothing.
+		// Without a UUID the fabric ends at the board and the clique ID means nothing.
+		if u := f.ClusterUUID; u != [16]byte{} {
 			g.Fabric.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 			g.Fabric.CliqueID = f.CliqueID
 		}
@@ -114,9 +115,12 @@ func (i *Inventory) findPeers(session *session, gpus []gpu.GPU, read map[string]
 // suggested reports whether two GPUs have a link to each other, or both to switches.
 func suggested(a, b gpu.GPU) bool {
 	to := func(g gpu.GPU, peer gpu.Peer, address string) bool {
-		return slices.ContainsFunc(g.Links, func(l gpu.Link) bool { return l.Peer == peer && (peer == gpu.PeerSwitch || l.PeerAddress == address) })
+		return slices.ContainsFunc(g.Links, func(l gpu.Link) bool {
+			return l.Peer == peer && (peer == gpu.PeerSwitch || l.PeerAddress == address)
+		})
 	}
-	return to(a, gpu.PeerGPU, b.PCIAddress) || to(b, gpu.PeerGPU, a.PCIAddress) || to(a, gpu.PeerSwitch, "") && to(b, gpu.PeerSwitch, "")
+	return to(a, gpu.PeerGPU, b.PCIAddress) || to(b, gpu.PeerGPU, a.PCIAddress) ||
+		to(a, gpu.PeerSwitch, "") && to(b, gpu.PeerSwitch, "")
 }
 
 // bridges returns the PCI addresses above a device in sysfs, from the root complex down.

@@ -36,7 +36,8 @@ func (r *result) keep(last result, kernel nvml.Kernel) {
 		if at >= 0 {
 			kept = withFactsOf(was, s.GPUs[at])
 		}
-		if at >= 0 && reflect.DeepEqual(kept, s.GPUs[at]) || last.doubted[was.PCIAddress] || !kernel.HasGPU(was.PCIAddress) {
+		if at >= 0 && reflect.DeepEqual(kept, s.GPUs[at]) || last.doubted[was.PCIAddress] ||
+			!kernel.HasGPU(was.PCIAddress) {
 			continue
 		}
 		r.doubted[was.PCIAddress] = true

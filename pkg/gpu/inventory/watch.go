@@ -214,7 +214,8 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 		case <-i.Trigger:
 			return nil
 		case <-ticks:
-			if n >= pollsPerScan || last.err != nil || last.silent || len(last.doubted) > 0 || i.soon.Load() || i.files() != last.files {
+			if n >= pollsPerScan || last.err != nil || last.silent || len(last.doubted) > 0 || i.soon.Load() ||
+				i.files() != last.files {
 				return nil
 			}
 		}
@@ -248,7 +249,8 @@ func (i *Inventory) files() string {
 		addresses = append(addresses, e.Name())
 	}
 	b.WriteString(i.minors.read(gpus, addresses))
-	b.WriteString(Bindings(i.o.SysRoot)) // A GPU that left and came back during a scan has the name and number of before.
+	// A GPU that left and came back during a scan has the name and number of before.
+	b.WriteString(Bindings(i.o.SysRoot))
 	// Partitions appear and disappear as directories of the kernel's capabilities, gpu0/mig/gi1/ci0.
 	capabilities := filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities")
 	for _, g := range list(capabilities) {

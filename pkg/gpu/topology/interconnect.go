@@ -27,10 +27,12 @@ type interconnect struct {
 }
 
 func newInterconnect(gpus []gpu.GPU) interconnect {
-	w := interconnect{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{}, notPeers: map[[2]string]bool{}}
+	w := interconnect{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{},
+		notPeers: map[[2]string]bool{}}
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)), cmp.Compare(a.PCIeRoot, b.PCIeRoot), slices.Compare(a.Bridges, b.Bridges),
+		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)),
+			cmp.Compare(a.PCIeRoot, b.PCIeRoot), slices.Compare(a.Bridges, b.Bridges),
 			cmp.Compare(a.PCIAddress, b.PCIAddress), cmp.Compare(a.UUID, b.UUID))
 	})
 	reported := map[[2]string]int{}
@@ -93,7 +95,8 @@ func (w interconnect) components() [][]string {
 				}
 			}
 		}
-		out = append(out, slices.DeleteFunc(slices.Clone(w.order), func(m string) bool { return !slices.Contains(reached, m) }))
+		out = append(out,
+			slices.DeleteFunc(slices.Clone(w.order), func(m string) bool { return !slices.Contains(reached, m) }))
 	}
 	return out
 }
@@ -101,7 +104,9 @@ func (w interconnect) components() [][]string {
 // aligned cuts a switched island into groups of 2, 4, 8, … GPUs. It aligns them with the positions of the model's GPUs
 // on the node. Thus groups follow NUMA nodes and PCIe roots, and a failed GPU does not move the other groups.
 func (w interconnect) aligned(members []string) []Group {
-	places := slices.DeleteFunc(slices.Clone(w.order), func(a string) bool { return w.models[a] != w.models[members[0]] })
+	places := slices.DeleteFunc(slices.Clone(w.order), func(a string) bool {
+		return w.models[a] != w.models[members[0]]
+	})
 	var out []Group
 	for size := 2; size <= len(places); size *= 2 {
 		for at := 0; at+size <= len(places); at += size {

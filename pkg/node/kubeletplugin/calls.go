@@ -58,7 +58,8 @@ func newCalls(m *metrics.Metrics, publish notify.Trigger) *calls {
 func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped a call of the kubelet", "method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped a call of the kubelet",
+				"method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
 			resp, err = nil, status.Error(codes.Internal, "a bug of the driver stopped this call; see the plugin's log")
 		}
 	}()

@@ -53,8 +53,11 @@ func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error
 		return nil
 	}
 	failure := &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "run the CDI hook", Cause: fmt.Errorf("%w: %s", err, strings.TrimSpace(out.String())),
-		Remedy: "containers with a GPU cannot start on this node: run " + target + " --version on it, and check that the plugin's image is for its architecture",
+		Reason:  claimerror.HostFailure,
+		Attempt: "run the CDI hook",
+		Cause:   fmt.Errorf("%w: %s", err, strings.TrimSpace(out.String())),
+		Remedy: "containers with a GPU cannot start on this node: run " + target +
+			" --version on it, and check that the plugin's image is for its architecture",
 	}
 	var fs unix.Statfs_t
 	if unix.Statfs(dataDir, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {

@@ -151,15 +151,30 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	p.faults = reporting.NewFaults(reported, node.Faulty)
 	p.xids = reporting.NewXIDs(reported, o.Inventory.Scans)
 	p.watcher = watcher.New(watcher.Options{
-		Library: o.XIDs.Library, ProcRoot: o.XIDs.ProcRoot, SysRoot: o.XIDs.SysRoot, Locks: o.XIDs.Locks, Records: engine,
-		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore}, XIDs: o.XIDs.Polls, Poll: o.Inventory.Trigger,
+		Library:  o.XIDs.Library,
+		ProcRoot: o.XIDs.ProcRoot,
+		SysRoot:  o.XIDs.SysRoot,
+		Locks:    o.XIDs.Locks,
+		Records:  engine,
+		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore},
+		XIDs:     o.XIDs.Polls,
+		Poll:     o.Inventory.Trigger,
 	})
 	changes := &changes{node, p.watcher, o.ClaimsChanged, notify.NewTrigger()}
 	p.recovery = newRecovery(engine, claims, events, m, changes, p.fatal, o)
 	p.calls = newCalls(m, node.Changed)
 	p.service = &service{
-		engine: engine, claims: claims, metrics: m, events: events, status: p.status, recovery: p.recovery, inventory: o.Inventory,
-		devicePlugins: o.DevicePlugins.Answered(), publisher: p.publisher, changes: changes, fatal: p.fatal,
+		engine:        engine,
+		claims:        claims,
+		metrics:       m,
+		events:        events,
+		status:        p.status,
+		recovery:      p.recovery,
+		inventory:     o.Inventory,
+		devicePlugins: o.DevicePlugins.Answered(),
+		publisher:     p.publisher,
+		changes:       changes,
+		fatal:         p.fatal,
 	}
 	return p
 }
@@ -193,7 +208,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	if err := p.alone(ctx); err != nil {
 		return err
 	}
-	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle, p.watchOther,
+	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings,
+		p.watchIdle, p.watchOther,
 		p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
 	for _, work := range append(p.o.Background, p.o.DevicePlugins) {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work.Run(ctx) }) })

@@ -85,7 +85,8 @@ func (r *recovery) run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-numbers.C:
-				again = began && r.engine.Renumbered() // A pass that cannot list the claims would fail four times a second.
+				// A pass that cannot list the claims would fail four times a second.
+				again = began && r.engine.Renumbered()
 			case <-ended:
 				lost, err := r.engine.MissingSpecs()
 				if errors.Is(err, store.ErrUnlinked) {
@@ -166,7 +167,8 @@ func (r *recovery) notify(ctx context.Context, findings []devicestate.Finding) (
 		if f.Did == "" && f.Err == nil || ctx.Err() != nil {
 			continue
 		}
-		logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(f.Claim.Namespace, f.Claim.Name), "claimUID", f.Claim.UID, "found", f.Found)
+		logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(f.Claim.Namespace, f.Claim.Name), "claimUID",
+			f.Claim.UID, "found", f.Found)
 		r.metrics.Recovered(f.Found, f.Err)
 		if f.Err == nil {
 			logger.Info("Claim recovered", "did", f.Did)
@@ -237,7 +239,8 @@ func (l lookup) get(ctx context.Context, c plan.Claim, o metav1.GetOptions) (*re
 		return nil, fmt.Errorf("claim %s (UID %s): %w", c, c.UID, err)
 	}
 	if string(claim.UID) != c.UID {
-		return nil, fmt.Errorf("claim %s (UID %s), whose name another claim has now: %w", c, c.UID, devicestate.ErrNoClaim)
+		return nil, fmt.Errorf("claim %s (UID %s), whose name another claim has now: %w", c, c.UID,
+			devicestate.ErrNoClaim)
 	}
 	return claim, nil
 }

@@ -154,10 +154,11 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	if held := (*devicestate.HeldError)(nil); errors.As(err, &held) && s.ending(ctx, held.Claim) {
 		// The kubelet is about to unprepare the other claim, and its next attempt for this one can be a minute away.
 		// The wait polls, because another instance may serve that call.
-		_ = wait.PollUntilContextTimeout(ctx, endingInterval, endingTimeout, false, func(context.Context) (bool, error) {
-			prepared, err = s.engine.Prepare(ctx, claim)
-			return !errors.As(err, &held), nil
-		})
+		_ = wait.PollUntilContextTimeout(ctx, endingInterval, endingTimeout, false,
+			func(context.Context) (bool, error) {
+				prepared, err = s.engine.Prepare(ctx, claim)
+				return !errors.As(err, &held), nil
+			})
 		if refused := (*claimerror.Error)(nil); errors.As(err, &held) && errors.As(err, &refused) {
 			refused.Remedy = "the pod of that claim is ending; the kubelet retries in about a minute"
 		}
@@ -182,7 +183,8 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 // ending reports whether no pod will use a prepared claim again, so that the kubelet unprepares it soon.
 func (s *service) ending(ctx context.Context, claim plan.Claim) bool {
 	c, err := s.claims.Get(ctx, claim)
-	return errors.Is(err, devicestate.ErrNoClaim) || err == nil && (c.DeletionTimestamp != nil || len(c.Status.ReservedFor) == 0)
+	return errors.Is(err, devicestate.ErrNoClaim) ||
+		err == nil && (c.DeletionTimestamp != nil || len(c.Status.ReservedFor) == 0)
 }
 
 func answer(d devicestate.PreparedDevice) draplugin.Device {
@@ -215,7 +217,8 @@ func (s *service) unprepare(ctx context.Context, claim plan.Claim) (err error) {
 // end logs and counts the failure of one claim. It turns a panic into an error, so that other claims are not affected.
 func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim string, began time.Time, panicked any, err error) error {
 	if panicked != nil {
-		logger.Error(nil, "A bug of the driver stopped work on a claim", "operation", operation, "panic", panicked, "stack", string(debug.Stack()))
+		logger.Error(nil, "A bug of the driver stopped work on a claim",
+			"operation", operation, "panic", panicked, "stack", string(debug.Stack()))
 		err = &claimerror.Error{
 			Reason: claimerror.InternalFault, Attempt: operation, Claim: claim,
 			Cause:  errors.New("a bug of the driver stopped it"),
@@ -225,7 +228,8 @@ func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim 
 	if err != nil {
 		noteFailure(ctx)
 		reason := claimerror.ReasonOf(err)
-		logger.Error(err, "Claim not "+operation+"d", "kind", claimerror.KindOf(err), "reason", reason, "took", time.Since(began))
+		logger.Error(err, "Claim not "+operation+"d",
+			"kind", claimerror.KindOf(err), "reason", reason, "took", time.Since(began))
 		s.metrics.ClaimFailed(operation, reason)
 	}
 	return err
@@ -244,7 +248,8 @@ func (s *service) HandleError(ctx context.Context, err error, msg string) {
 func (s *service) WatchHealthStatus(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped the health report", "panic", p, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped the health report",
+				"panic", p, "stack", string(debug.Stack()))
 			err = errors.New("a bug of the driver stopped the health report")
 		}
 	}()

@@ -35,7 +35,8 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 	data, _ := filepath.Glob(filepath.Join(dataDir, "dra-*.sock")) // The pattern is valid.
 	registrar, _ := filepath.Glob(filepath.Join(registrarDir, "*-reg.sock"))
 	for _, socket := range append(data, registrar...) {
-		if filepath.Dir(socket) == filepath.Clean(registrarDir) && !strings.HasPrefix(filepath.Base(socket), driver+"-") {
+		if filepath.Dir(socket) == filepath.Clean(registrarDir) &&
+			!strings.HasPrefix(filepath.Base(socket), driver+"-") {
 			continue // It belongs to another driver.
 		}
 		info, err := os.Lstat(socket)

@@ -52,7 +52,8 @@ func text(get func(attributeSource) string) value {
 		}
 		note := ""
 		if v != full {
-			note = fmt.Sprintf("%q is published as %q: the API allows only %d bytes of UTF-8", full, v, resourceapi.DeviceAttributeMaxValueLength)
+			note = fmt.Sprintf("%q is published as %q: the API allows only %d bytes of UTF-8", full, v,
+				resourceapi.DeviceAttributeMaxValueLength)
 		}
 		return &resourceapi.DeviceAttribute{StringValue: &v}, note
 	}

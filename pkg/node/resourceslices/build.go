@@ -165,7 +165,8 @@ type Warning struct {
 // follows the first of its GPUs. Thus an unspecific request gets a whole GPU, and the scheduler finds GPUs and groups
 // before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: wire.PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
+	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs),
+		pool: Pool{Name: wire.PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
 	b.labels = labels(b.islands)
 	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)

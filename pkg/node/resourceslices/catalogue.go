@@ -106,7 +106,8 @@ func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestP
 	case s.offer == nil && !monitor:
 		return nil
 	case c.policy == nil || monitor:
-		return &resourceapi.CapacityRequestPolicy{Default: amount(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount(0)}}
+		return &resourceapi.CapacityRequestPolicy{Default: amount(0),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount(0)}}
 	}
 	return c.policy(*s.offer, *c.quantity(s))
 }
@@ -148,7 +149,8 @@ var attributes = []attribute{
 	{Entry{Name: "parentUUID", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetUUID",
 		Meaning: "The UUID of the partition's GPU."},
 		text(func(s attributeSource) string { return s.gpu.UUID })},
-	{Entry{Name: "profile", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "profile", Type: "string", Devices: migOnly, Always: migOnly,
+		Source:  "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s attributeSource) string { return s.device.Profile })},
 	{Entry{Name: "productName", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetName",
@@ -157,46 +159,58 @@ var attributes = []attribute{
 	{Entry{Name: "brand", Type: "string", Devices: allKinds, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Missing if the driver reports none."},
 		text(func(s attributeSource) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetArchitecture",
+	{Entry{Name: "architecture", Type: "string", Devices: allKinds, Always: allKinds,
+		Source:  "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
 		text(func(s attributeSource) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetCudaComputeCapability",
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: allKinds, Always: allKinds,
+		Source:  "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
 		version(func(s attributeSource) string { return versionText(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersion", Type: "version", Devices: allKinds, Always: allKinds,
+		Source:  "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
 		version(func(s attributeSource) string { return s.driver.Version })},
-	{Entry{Name: "driverVersionRaw", Type: "string", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersionRaw", Type: "string", Devices: gpuOrMonitor, Always: gpuOrMonitor,
+		Source:  "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
 		text(func(s attributeSource) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlSystemGetCudaDriverVersion_v2",
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: allKinds, Always: allKinds,
+		Source:  "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s attributeSource) string { return versionText(s.driver.CUDA) })},
 	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, LeftOut: 8, Source: "nvmlDeviceGetAddressingMode",
 		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Missing if the driver does not report it."},
 		text(func(s attributeSource) string { return s.gpu.AddressingMode })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: ofOneGPU,
+		Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
 		text(func(s attributeSource) string { return s.gpu.PCIAddress })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: allKinds, Source: "sysfs",
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: allKinds,
+		Source:  "sysfs",
 		Meaning: "The PCIe root complex, such as pci0000:15. It is equal for a GPU and a network card that are near each other. A group has one if its GPUs share it."},
 		text(func(s attributeSource) string { return s.gpu.PCIeRoot })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds, Source: "sysfs",
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds,
+		Source:  "sysfs",
 		Meaning: "The NUMA node. Missing if the machine assigns none. A group has one if its GPUs share it."},
 		number(func(s attributeSource) (int, bool) { return ptr.Deref(s.gpu.NUMANode, 0), s.gpu.NUMANode != nil })},
 	{Entry{Name: "index", Type: "int", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "NVML's enumeration",
 		Meaning: "The number that nvidia-smi shows. It can change with every boot and does not identify the device."},
 		number(func(s attributeSource) (int, bool) { return s.gpu.Index, true })},
-	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "nvmlDeviceGetMigMode",
+	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor,
+		Source:  "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU supports MIG, in whichever mode it is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: string(wire.MIGLayoutAttribute), Type: "string", Devices: gpuOnly, Source: "the driver and the node's settings",
+	{Entry{Name: string(wire.MIGLayoutAttribute), Type: "string", Devices: gpuOnly,
+		Source:  "the driver and the node's settings",
 		Meaning: "A hash of the partitions that the node publishes of the GPU, now or once an object asks for them. Until then one node with the same value publishes a placement of each profile. Missing for a GPU that the node does not partition. Do not select by it: versions of the driver can change it."},
 		text(func(s attributeSource) string { return s.migLayout })},
-	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "compute capability and brand",
+	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor,
+		Source:  "compute capability and brand",
 		Meaning: "Whether MPS can limit the memory and SMs of its clients: from compute capability 7.0 on, except in vGPU guests."},
 		boolean(func(s attributeSource) bool { return s.gpu.MPSCapable })},
-	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
+	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup,
+		Source:  "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
 		Meaning: "The group of GPUs with NVLink between every two, through switches or directly. Use it in matchAttribute. Missing for a GPU without such peers."},
 		text(func(s attributeSource) string { return s.group })},
 	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, LeftOut: 7, Source: "nvmlDeviceGetNvLinkState",
@@ -229,7 +243,8 @@ var attributes = []attribute{
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
-	{Entry{Name: "isolation", Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "the driver and the node's settings",
+	{Entry{Name: "isolation", Type: "string", Devices: ofOneGPU, Always: ofOneGPU,
+		Source:  "the driver and the node's settings",
 		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns; only memoryLimit can limit them) or hardware (the device is not shared). A monitor device has none."},
 		text(func(s attributeSource) string {
 			switch {
@@ -240,7 +255,8 @@ var attributes = []attribute{
 			}
 			return sharing.Of(s.offer.Strategy).Isolation
 		})},
-	{Entry{Name: string(shareIsolation), Type: "string", Devices: gpuOrMIG, Source: "the driver and the node's settings",
+	{Entry{Name: string(shareIsolation), Type: "string", Devices: gpuOrMIG,
+		Source:  "the driver and the node's settings",
 		Meaning: "The value of isolation once claims can share the device. Missing if they can now, and if they never can. The node shares it once an object asks for shares."},
 		text(func(s attributeSource) string {
 			if s.later == nil {
@@ -248,7 +264,8 @@ var attributes = []attribute{
 			}
 			return sharing.Of(s.later.Strategy).Isolation
 		})},
-	{Entry{Name: string(maxShares), Type: "int", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
+	{Entry{Name: string(maxShares), Type: "int", Devices: gpuOrMIG,
+		Source:  "CUDA MPS documentation, the node's settings",
 		Meaning: "The capacity shares once claims can share the device. Missing if they can now, and if they never can."},
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			if s.later == nil {
@@ -256,7 +273,8 @@ var attributes = []attribute{
 			}
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.later.MaxShares))}, ""
 		}},
-	{Entry{Name: "memoryLimit", Type: "string", Devices: gpuOnly, Source: "nvmlDeviceGetMemoryLimits_v1 and the node's settings",
+	{Entry{Name: "memoryLimit", Type: "string", Devices: gpuOnly,
+		Source:  "nvmlDeviceGetMemoryLimits_v1 and the node's settings",
 		Meaning: "container if the driver limits all processes of a container together to the memory of their share, by any strategy (CUDA 13.4, cgroup v2). Missing otherwise."},
 		text(func(s attributeSource) string {
 			if s.offer == nil && s.later == nil || !s.gpu.MemoryLimits {
@@ -284,7 +302,8 @@ var attributes = []attribute{
 var modes = map[string]string{"0x030200": "compute", "0x030000": "graphics"}
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds,
+		Source:  "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. 0 if NVML does not report it."},
 		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
@@ -298,19 +317,22 @@ var capacities = []capacity{
 		},
 		func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			maxBytes := uint64(has.Value()) / sharing.Step * sharing.Step
-			return &resourceapi.CapacityRequestPolicy{Default: bytes(o.Memory), ValidRange: &resourceapi.CapacityRequestPolicyRange{
-				Min: bytes(sharing.MinMemory), Max: bytes(maxBytes), Step: bytes(sharing.Step),
-			}}
+			return &resourceapi.CapacityRequestPolicy{Default: bytes(o.Memory),
+				ValidRange: &resourceapi.CapacityRequestPolicyRange{
+					Min: bytes(sharing.MinMemory), Max: bytes(maxBytes), Step: bytes(sharing.Step),
+				}}
 		}},
 	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",
 		Meaning: "The SMs of the device in percent, to be requested by shares. MPS limits a share's processes to its request. Missing if the device is not shared."},
 		count(func(s attributeSource) (int, bool) { return 100, s.offer != nil }),
 		func(o sharing.Offer, _ resource.Quantity) *resourceapi.CapacityRequestPolicy {
-			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)), ValidRange: &resourceapi.CapacityRequestPolicyRange{
-				Min: amount(0), Max: amount(100), Step: amount(1),
-			}}
+			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)),
+				ValidRange: &resourceapi.CapacityRequestPolicyRange{
+					Min: amount(0), Max: amount(100), Step: amount(1),
+				}}
 		}},
-	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
+	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: gpuOrMIG,
+		Source:  "CUDA MPS documentation, the node's settings",
 		Meaning: "The maximum number of concurrent shares of the device. Missing if the device is not shared."},
 		count(func(s attributeSource) (int, bool) {
 			return ptr.Deref(s.offer, sharing.Offer{}).MaxShares, s.offer != nil
@@ -318,7 +340,8 @@ var capacities = []capacity{
 		func(sharing.Offer, resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
-	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG,
+		Source:  "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The number of streaming multiprocessors. Missing for a compute capability that this version does not know."},
 		count(func(s attributeSource) (int, bool) {
 			n := s.gpu.Multiprocessors
@@ -337,7 +360,8 @@ var capacities = []capacity{
 // engines returns the capacity of one kind of engine, which is 0 for a partition without them.
 func engines(leftOut int, name, what string, of func(gpu.Profile) int) capacity {
 	return capacity{
-		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, LeftOut: leftOut, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, LeftOut: leftOut,
+			Source:  "nvmlDeviceGetGpuInstanceProfileInfoV",
 			Meaning: "The number of " + what + ". Missing for a GPU without MIG, because NVML does not report it."},
 		count(func(s attributeSource) (int, bool) {
 			p := ptr.Deref(s.profile, gpu.Profile{})

@@ -46,7 +46,8 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		b.taintReserved(&d, g)
 		b.taintUnmonitored(&d, g)
 		if e.held && e.state != "" {
-			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",
+			b.warn(d.Name, e.state,
+				"%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",
 				e.describe(), g.gpu.PCIAddress, e.why)
 		}
 		if e.device.Kind == gpu.KindGPU {
@@ -58,7 +59,8 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
 		switch {
 		case c.State.groupsOnly():
-			b.warn(g.name(), c.State, "groups with the GPU at %s are unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
+			b.warn(g.name(), c.State, "groups with the GPU at %s are unavailable to new claims: %s",
+				g.gpu.PCIAddress, c.Message)
 		case c.State.temporary() && b.o.Taints:
 			b.warn(g.name(), c.State, "GPU at %s is unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
 		case c.State != Absent:
@@ -81,14 +83,16 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 // taintUnmonitored taints a device if the faults of one of its GPUs cannot be seen.
 func (b *builder) taintUnmonitored(d *resourceapi.Device, gpus ...gpuState) {
 	if b.o.NoEffectTaints && slices.ContainsFunc(gpus, func(g gpuState) bool { return g.gpu.Unmonitored != "" }) {
-		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone})
+		d.Taints = append(d.Taints,
+			resourceapi.DeviceTaint{Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone})
 	}
 }
 
 // monitors returns the monitor device of a GPU. It needs a readable GPU or a claim that holds the device.
 func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
-	if !b.o.Taints || !b.o.SharedDevices && !b.o.HeldShares || (gone || b.o.NoMonitors || !b.o.SharedDevices) && !g.holds(gpu.KindMonitor) {
+	if !b.o.Taints || !b.o.SharedDevices && !b.o.HeldShares ||
+		(gone || b.o.NoMonitors || !b.o.SharedDevices) && !g.holds(gpu.KindMonitor) {
 		return nil
 	}
 	asked := b.monitorsOf(g)
@@ -102,7 +106,8 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	if asked == sharing.EndingPlacements {
 		b.taint(&d, NoDemand)
 	}
-	d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	d.Taints = append(d.Taints,
+		resourceapi.DeviceTaint{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	return []resourceapi.Device{d}
 }
 
@@ -126,7 +131,8 @@ func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
 }
 
 func (b *builder) device(s attributeSource) resourceapi.Device {
-	d := resourceapi.Device{Name: s.device.Name(), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+	d := resourceapi.Device{Name: s.device.Name(),
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
 	for _, a := range attributes {
 		if !slices.Contains(a.Devices, s.device.Kind) {
 			continue
@@ -151,7 +157,8 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 			if d.Capacity == nil {
 				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 			}
-			d.Capacity[resourceapi.QualifiedName(c.Name)] = resourceapi.DeviceCapacity{Value: *q, RequestPolicy: c.requestPolicy(s)}
+			d.Capacity[resourceapi.QualifiedName(c.Name)] = resourceapi.DeviceCapacity{Value: *q,
+				RequestPolicy: c.requestPolicy(s)}
 		}
 	}
 	if s.offer != nil {

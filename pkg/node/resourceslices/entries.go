@@ -47,7 +47,8 @@ func (e deviceEntry) describe() string {
 func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bool) {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
-	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID, held: g.holds(gpu.KindGPU)}
+	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID,
+		held: g.holds(gpu.KindGPU)}
 	whole.exclude(mode.whole, mode.why)
 	partitions := b.partitions(g, geometry, mode)
 	if stuck := b.o.Stuck[g.gpu.PCIAddress]; len(stuck) > 0 {
@@ -125,7 +126,10 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 	var out []deviceEntry
 	for _, choice := range geometry.order {
 		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{
-			Kind: gpu.KindMIG, PCIAddress: g.gpu.PCIAddress, Profile: choice.Profile.Name, Start: choice.Placement.Start,
+			Kind:       gpu.KindMIG,
+			PCIAddress: g.gpu.PCIAddress,
+			Profile:    choice.Profile.Name,
+			Start:      choice.Placement.Start,
 		}}
 		if b.o.Sharing != nil {
 			e.placements = b.o.Sharing.Placements(g.gpu, choice.Profile.Name)
@@ -174,12 +178,15 @@ func (b *builder) excludeStuck(g gpuState, geometry geometry, whole *deviceEntry
 		if e.held {
 			continue // It was prepared beside the stuck partition.
 		}
-		if slices.ContainsFunc(stuck, func(p gpu.Partition) bool { return e.place.Size < 1 || p.Placement.Overlaps(e.place) }) {
+		if slices.ContainsFunc(stuck, func(p gpu.Partition) bool {
+			return e.place.Size < 1 || p.Placement.Overlaps(e.place)
+		}) {
 			e.exclude(Stuck, why)
 		}
 		for k, r := range geometry.binding {
 			if n := r.Of(e.profile); n > 0 && n+taken[k] > r.Total {
-				e.exclude(Stuck, "a partition of an ended claim has the engines that it needs, because NVML does not destroy it")
+				e.exclude(Stuck,
+					"a partition of an ended claim has the engines that it needs, because NVML does not destroy it")
 			}
 		}
 	}
@@ -191,7 +198,8 @@ func (b *builder) addExternal(g gpuState, geometry geometry, partitions []device
 	taken := make([]int, len(geometry.binding))
 	for _, p := range external {
 		n := slices.IndexFunc(partitions, func(e deviceEntry) bool {
-			return e.profile.Slices > 0 && e.device.Profile == p.Profile && e.device.Start == p.Placement.Start && e.place == p.Placement
+			return e.profile.Slices > 0 && e.device.Profile == p.Profile && e.device.Start == p.Placement.Start &&
+				e.place == p.Placement
 		})
 		if n < 0 {
 			b.warn(g.name(), "", "the external MIG partition at slice %d of GPU at %s is not published: its profile is none of this GPU's", p.Placement.Start, g.gpu.PCIAddress)
@@ -261,9 +269,10 @@ func excludeOverlaps(entries []deviceEntry, inHeldGroup bool) {
 		e := &entries[n]
 		switch {
 		case e.held, e.device.Kind == gpu.KindGPU && !inUse:
-		case e.device.Kind == gpu.KindGPU, !e.external, wholeHeld, slices.ContainsFunc(entries, func(h deviceEntry) bool {
-			return h.held && h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
-		}):
+		case e.device.Kind == gpu.KindGPU, !e.external, wholeHeld,
+			slices.ContainsFunc(entries, func(h deviceEntry) bool {
+				return h.held && h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
+			}):
 			e.exclude(External, why)
 		}
 	}

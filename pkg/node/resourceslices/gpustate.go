@@ -77,7 +77,8 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 	rank := topology.Rank(b.islands)
 	var out []gpuState
 	for _, g := range slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
-		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
+		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]),
+			cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
 	}) {
 		g.entries, g.partitionable = b.entries(*g)
 		out = append(out, *g)
@@ -121,14 +122,16 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 		g, ok := found[address]
 		if !ok {
 			h.GPU.PCIAddress = address
-			g = &gpuState{gpu: h.GPU, unhealthy: cmp.Or(problems[address], Condition{Absent, "the driver does not list it"})}
+			g = &gpuState{gpu: h.GPU,
+				unhealthy: cmp.Or(problems[address], Condition{Absent, "the driver does not list it"})}
 			found[address] = g
 		}
 		g.held = append(g.held, h)
 	}
 	for _, address := range sortedKeys(problems) {
 		if _, ok := found[address]; !ok {
-			b.warn(wholeName(address), problems[address].State, "GPU at %s is not published: %s", address, problems[address].Message)
+			b.warn(wholeName(address), problems[address].State, "GPU at %s is not published: %s", address,
+				problems[address].Message)
 		}
 	}
 }
@@ -143,7 +146,8 @@ func (h Held) address() string {
 // sorted puts the more complete description of a GPU first, independent of the given order.
 func sorted(held []Held) []Held {
 	return slices.SortedFunc(slices.Values(held), func(x, y Held) int {
-		return cmp.Or(cmp.Compare(x.address(), y.address()), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
+		return cmp.Or(cmp.Compare(x.address(), y.address()),
+			cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
 			cmp.Compare(y.GPU.UUID, x.GPU.UUID), cmp.Compare(x.Device.Name(), y.Device.Name()),
 			cmp.Compare(y.Size, x.Size), cmp.Compare(y.MemoryBytes, x.MemoryBytes))
 	})

@@ -48,7 +48,8 @@ func (b *builder) groups(gpus []gpuState) []group {
 			case isHeld && sameGPUs(holders, g.members):
 				g.held = true
 				delete(held, g.device.Name())
-			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m gpuState) bool { return !b.forGroups(m) }):
+			case isHeld || !b.o.Counters ||
+				slices.ContainsFunc(g.members, func(m gpuState) bool { return !b.forGroups(m) }):
 				continue
 			}
 			out = append(out, g)
@@ -56,7 +57,8 @@ func (b *builder) groups(gpus []gpuState) []group {
 	}
 	for _, name := range sortedKeys(held) {
 		device, _ := gpu.ParseName(name) // name comes from Device.Name.
-		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink no longer connects its GPUs"})
+		out = append(out, group{device: device, members: held[name], held: true, state: NVLink,
+			why: "NVLink no longer connects its GPUs"})
 	}
 	if len(out) > 0 {
 		besideOthers(gpus)
@@ -71,12 +73,14 @@ func (b *builder) groups(gpus []gpuState) []group {
 	}
 	for n := range out {
 		g := &out[n]
-		if !g.held && slices.ContainsFunc(g.members, func(m gpuState) bool { return b.groupsOf(m) == sharing.EndingPlacements }) {
+		if !g.held &&
+			slices.ContainsFunc(g.members, func(m gpuState) bool { return b.groupsOf(m) == sharing.EndingPlacements }) {
 			g.state, g.why = NoDemand, "no object asks for a group"
 		}
 		for _, m := range g.members { // Without faults, only held groups have unhealthy members.
 			if g.state == "" && m.unhealthy.State != "" {
-				g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
+				g.state, g.why = m.unhealthy.State,
+					fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
 			}
 		}
 	}
@@ -86,7 +90,8 @@ func (b *builder) groups(gpus []gpuState) []group {
 // forGroups reports whether the groups of a GPU are published to new claims. Those of a faulty GPU are, with its taint.
 func (b *builder) forGroups(g gpuState) bool {
 	asked := b.groupsOf(g)
-	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU || asked == sharing.NoPlacement || asked == sharing.EndingPlacements && !b.o.Taints {
+	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU || asked == sharing.NoPlacement ||
+		asked == sharing.EndingPlacements && !b.o.Taints {
 		return false
 	}
 	if g.unhealthy.State.fault() {
@@ -129,7 +134,9 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new claims: %s", d.Name, g.why)
 		} else if g.state == "" {
 			for _, m := range g.members {
-				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool { return d.Name == m.name() }); i >= 0 {
+				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool {
+					return d.Name == m.name()
+				}); i >= 0 {
 					place = min(place, i)
 				}
 			}

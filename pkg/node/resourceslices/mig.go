@@ -44,14 +44,16 @@ func newGeometry(m gpu.MIG) geometry {
 	binding := layout.Binding(m.Profiles)
 	n := layout.Slices(m.Profiles)
 	if counters := n + 1 + len(binding); counters > resourceapi.ResourceSliceMaxCountersPerCounterSet {
-		g.err = fmt.Errorf("its MIG partitions need %d counters, but the API allows only %d", counters, resourceapi.ResourceSliceMaxCountersPerCounterSet)
+		g.err = fmt.Errorf("its MIG partitions need %d counters, but the API allows only %d", counters,
+			resourceapi.ResourceSliceMaxCountersPerCounterSet)
 		return g
 	}
 	g.slices, g.memory, g.binding, g.order = n, layout.Memory(m.Profiles), binding, layout.Order(m.Profiles)
 	for _, c := range g.order {
 		if c.Placement.Size == n {
 			all := c.Profile
-			for i, to := range []*int{&all.Multiprocessors, &all.CopyEngines, &all.Decoders, &all.Encoders, &all.JPEGEngines, &all.OFAEngines} {
+			for i, to := range []*int{&all.Multiprocessors, &all.CopyEngines, &all.Decoders, &all.Encoders,
+				&all.JPEGEngines, &all.OFAEngines} {
 				*to = layout.Engines(m.Profiles)[i].Total
 			}
 			g.all = &all
@@ -97,7 +99,8 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 		return off
 	case m.Enabled && !m.Pending:
 		note("GPU at %s is published with its existing partitions only: its MIG mode is on but changes to off at its next reset")
-		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset", external: true}
+		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset",
+			external: true}
 	case m.Enabled && !b.o.Switched[g.gpu.PCIAddress]:
 		note("GPU at %s is published as MIG partitions only: an administrator switched its MIG mode on. Switch it off to publish the whole GPU")
 		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", external: true}

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -51,7 +50,7 @@ func partitionText(d resourceapi.Device) string {
 		fmt.Fprintf(&out, "%q %v ", ptr.Deref(a.StringValue, ""), ptr.Deref(a.BoolValue, false))
 	}
 	fmt.Fprint(&out, ptr.Deref(d.AllowMultipleAllocations, false))
-	for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
+	for _, name := range sortedKeys(d.Capacity) {
 		c := d.Capacity[name]
 		fmt.Fprintf(&out, " %s=%d", name, c.Value.Value())
 		if p := c.RequestPolicy; p != nil {
@@ -80,7 +79,7 @@ const sliceCounters = "memory-slice-"
 
 func counterText(counters map[string]resourceapi.Counter) string {
 	var out strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(counters)) {
+	for _, name := range sortedKeys(counters) {
 		c := counters[name]
 		fmt.Fprintf(&out, " %s=%d", name, c.Value.Value())
 	}

@@ -14,6 +14,7 @@ import (
 // taintReserved taints a device if one of its GPUs is reserved.
 func (b *builder) taintReserved(d *resourceapi.Device, gpus ...gpuState) {
 	if b.o.Taints && slices.ContainsFunc(gpus, func(g gpuState) bool { return b.o.Reserved.Has(g.gpu.PCIAddress) }) {
-		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		d.Taints = append(d.Taints,
+			resourceapi.DeviceTaint{Key: wire.ReservedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 }

@@ -26,9 +26,17 @@ func (s *Sampler) measure(session nvml.Session, t Target, window func()) (g GPU,
 	if err != nil {
 		return GPU{}, false
 	}
-	g = GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID), Address: t.PCIAddress,
-		Model: t.ProductName, Index: t.Index, Minor: t.Minor, MemoryUtilization: Absent, Encoder: Absent, Decoder: Absent,
-		PowerW: Absent, TemperatureC: Absent, Clocks: map[string]float64{}}
+	g = GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID),
+		Address:           t.PCIAddress,
+		Model:             t.ProductName,
+		Index:             t.Index,
+		Minor:             t.Minor,
+		MemoryUtilization: Absent,
+		Encoder:           Absent,
+		Decoder:           Absent,
+		PowerW:            Absent,
+		TemperatureC:      Absent,
+		Clocks:            map[string]float64{}}
 	// Another board may be in its slot since the scan.
 	if uuid, err := d.UUID(); err != nil || uuid != t.UUID {
 		return GPU{}, false
@@ -96,8 +104,18 @@ func absent(kind gpu.Kind, name, uuid string) Device {
 }
 
 var noCounters = nvml.Counters{
-	EnergyMJ: Absent, MemoryTemperature: Absent, PCIeSent: Absent, PCIeReceived: Absent, PCIeReplays: Absent, NVLinkSent: Absent,
-	NVLinkReceived: Absent, PowerCap: Absent, SyncBoost: Absent, SoftwareThermal: Absent, HardwareThermal: Absent, PowerBrake: Absent,
+	EnergyMJ:          Absent,
+	MemoryTemperature: Absent,
+	PCIeSent:          Absent,
+	PCIeReceived:      Absent,
+	PCIeReplays:       Absent,
+	NVLinkSent:        Absent,
+	NVLinkReceived:    Absent,
+	PowerCap:          Absent,
+	SyncBoost:         Absent,
+	SoftwareThermal:   Absent,
+	HardwareThermal:   Absent,
+	PowerBrake:        Absent,
 }
 
 func (d *Device) take(p nvml.Performance) {

@@ -117,13 +117,15 @@ func Targets(s gpu.Snapshot, plans []plan.Plan, idle bool) []Target {
 			if uuid != "" && !seen[uuid] {
 				seen[uuid] = true
 				name := gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: profile, Start: start}.Name()
-				t.Partitions = append(t.Partitions, Partition{Name: name, Profile: profile, UUID: uuid, GPUInstance: instance, ComputeInstance: compute, Shared: users[uuid] > 1})
+				t.Partitions = append(t.Partitions, Partition{Name: name, Profile: profile, UUID: uuid,
+					GPUInstance: instance, ComputeInstance: compute, Shared: users[uuid] > 1})
 			}
 		}
 		for _, p := range plans {
 			for _, d := range p.Devices {
 				if d.Kind == gpu.KindMIG && d.UUID == g.UUID {
-					add(d.Partition.Profile, d.Partition.Start, d.Partition.GPUInstance, d.Partition.UUID, d.Partition.ComputeInstance)
+					add(d.Partition.Profile, d.Partition.Start, d.Partition.GPUInstance, d.Partition.UUID,
+						d.Partition.ComputeInstance)
 				}
 			}
 		}

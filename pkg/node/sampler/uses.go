@@ -41,7 +41,8 @@ func Uses(s Snapshot, plans []plan.Plan) map[[2]int]Use {
 				continue
 			}
 			at := [2]int{n, i}
-			out[at] = Use{Device: d, Measured: m, Model: models[d.UUID], Utilization: m.Utilization, MemoryUsed: m.MemoryUsed, Processes: Absent}
+			out[at] = Use{Device: d, Measured: m, Model: models[d.UUID], Utilization: m.Utilization,
+				MemoryUsed: m.MemoryUsed, Processes: Absent}
 			if m.Processes != nil {
 				u := out[at]
 				u.Processes = float64(len(m.Processes))
@@ -101,7 +102,8 @@ func divide(d Device, users []user) map[[2]int]part {
 			if len(of) > 1 {
 				out[at] = none
 			} else if sum := out[at]; sum.processes != Absent {
-				sum.utilization, sum.memory, sum.processes = add(sum.utilization, p.Utilization), add(sum.memory, p.Memory), sum.processes+1
+				sum.utilization, sum.memory, sum.processes = add(sum.utilization, p.Utilization),
+					add(sum.memory, p.Memory), sum.processes+1
 				out[at] = sum
 			}
 		}
@@ -110,7 +112,8 @@ func divide(d Device, users []user) map[[2]int]part {
 	unmeasured := d.Kind == gpu.KindMIG || d.Utilization == Absent ||
 		slices.ContainsFunc(d.Processes, func(p Process) bool { return p.Utilization == Absent })
 	for at, sum := range out {
-		sum.utilization, sum.memory = scale(sum.utilization, utilization, d.Utilization), scale(sum.memory, memory, d.MemoryUsed)
+		sum.utilization, sum.memory = scale(sum.utilization, utilization, d.Utilization),
+			scale(sum.memory, memory, d.MemoryUsed)
 		if unmeasured {
 			sum.utilization = Absent
 		}

@@ -100,9 +100,15 @@ func checkProfile(p gpu.Profile) error {
 		value    int
 		min, max int
 	}{
-		{"compute slices", p.Slices, 1, maxSlices}, {"instances", p.Instances, 1, maxSlices}, {"placements", len(p.Placements), 1, maxSlices},
-		{"multiprocessors", p.Multiprocessors, 0, maxCount}, {"copy engines", p.CopyEngines, 0, maxCount}, {"decoders", p.Decoders, 0, maxCount},
-		{"encoders", p.Encoders, 0, maxCount}, {"JPEG engines", p.JPEGEngines, 0, maxCount}, {"OFA engines", p.OFAEngines, 0, maxCount},
+		{"compute slices", p.Slices, 1, maxSlices},
+		{"instances", p.Instances, 1, maxSlices},
+		{"placements", len(p.Placements), 1, maxSlices},
+		{"multiprocessors", p.Multiprocessors, 0, maxCount},
+		{"copy engines", p.CopyEngines, 0, maxCount},
+		{"decoders", p.Decoders, 0, maxCount},
+		{"encoders", p.Encoders, 0, maxCount},
+		{"JPEG engines", p.JPEGEngines, 0, maxCount},
+		{"OFA engines", p.OFAEngines, 0, maxCount},
 	} {
 		if n.value < n.min || n.value > n.max {
 			return fmt.Errorf("it has %d %s", n.value, n.what)
@@ -115,7 +121,8 @@ func checkProfile(p gpu.Profile) error {
 	for _, at := range p.Placements {
 		switch {
 		case at.Start < 0 || at.Start >= maxSlices || at.Size < 1 || at.Size > maxSlices || at.End() > maxSlices:
-			return fmt.Errorf("a placement at %d of %d memory slices is not on a GPU of at most %d", at.Start, at.Size, maxSlices)
+			return fmt.Errorf("a placement at %d of %d memory slices is not on a GPU of at most %d", at.Start,
+				at.Size, maxSlices)
 		case at.Size != p.Placements[0].Size:
 			return fmt.Errorf("it has placements of %d and of %d memory slices", p.Placements[0].Size, at.Size)
 		case starts[at.Start]:

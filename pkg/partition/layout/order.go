@@ -21,7 +21,9 @@ func Order(profiles []gpu.Profile) []Choice {
 	profiles = slices.Clone(profiles)
 	slices.SortFunc(profiles, bySize)
 	for i := range profiles {
-		profiles[i].Placements = slices.SortedFunc(slices.Values(profiles[i].Placements), func(a, b gpu.Placement) int { return cmp.Compare(a.Start, b.Start) })
+		profiles[i].Placements = slices.SortedFunc(slices.Values(profiles[i].Placements), func(a, b gpu.Placement) int {
+			return cmp.Compare(a.Start, b.Start)
+		})
 	}
 	out := make([]Choice, 0, len(profiles))
 	for _, p := range profiles {
@@ -33,7 +35,8 @@ func Order(profiles []gpu.Profile) []Choice {
 		var taken []gpu.Placement
 		for len(left) > 0 {
 			best := slices.MinFunc(left, func(a, b gpu.Placement) int {
-				return cmp.Or(slices.Compare(rank[a], rank[b]), slices.Compare(cost(profiles, taken, a), cost(profiles, taken, b)),
+				return cmp.Or(slices.Compare(rank[a], rank[b]),
+					slices.Compare(cost(profiles, taken, a), cost(profiles, taken, b)),
 					cmp.Compare(a.Start, b.Start))
 			})
 			out, taken = append(out, Choice{p, best}), append(taken, best)

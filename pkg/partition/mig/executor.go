@@ -81,7 +81,9 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		if err != nil || !on {
 			return err
 		}
-		if slices.ContainsFunc(stuck, func(p plan.Partition) bool { return p.Placement().Overlaps(d.Partition.Placement()) }) {
+		if slices.ContainsFunc(stuck, func(p plan.Partition) bool {
+			return p.Placement().Overlaps(d.Partition.Placement())
+		}) {
 			return inPlace(stuck)
 		}
 		exact, obstacles, err := g.at(d.Partition)
@@ -169,7 +171,9 @@ func uses(p plan.Partition) func(plan.CoTenant) bool {
 // onGPU opens NVML and the GPU for one operation, and explains its error.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*openGPU) error) error {
 	err := x.current(d.PCIAddress, func() error {
-		return x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error { return do(&openGPU{GPU: g, x: x}) })
+		return x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error {
+			return do(&openGPU{GPU: g, x: x})
+		})
 	})
 	return explain(ctx, attempt, d, err)
 }

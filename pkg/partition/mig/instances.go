@@ -113,7 +113,9 @@ func (g *openGPU) identify(gi nvml.GPUInstance) (*instance, error) {
 	if i.info, err = gi.Info(); err != nil {
 		return nil, fmt.Errorf("read a GPU instance: %w", err)
 	}
-	if n := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool { return p.ID == i.info.ProfileID }); n >= 0 {
+	if n := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool {
+		return p.ID == i.info.ProfileID
+	}); n >= 0 {
 		i.profile = profiles[n]
 	}
 	return i, nil
@@ -261,7 +263,8 @@ func (g *openGPU) find(p *plan.Partition) error {
 	case !exact.complete():
 		return fmt.Errorf("%w: %s has %d compute instances", errGone, exact, len(exact.computes))
 	case p.UUID != "" && !exact.hasDevice(p.UUID):
-		return fmt.Errorf("%w: %s is another partition, with UUID %s instead of %s", errGone, exact, exact.devices[0].UUID, p.UUID)
+		return fmt.Errorf("%w: %s is another partition, with UUID %s instead of %s", errGone, exact,
+			exact.devices[0].UUID, p.UUID)
 	}
 	exact.note(p)
 	return nil
@@ -270,8 +273,9 @@ func (g *openGPU) find(p *plan.Partition) error {
 // unknownOwner is the error for instances that may belong to claims with unreadable records.
 func unknownOwner(obstacles []*instance, uids []string) error {
 	return &executor.Busy{
-		Obstacle: fmt.Sprintf("%s may belong to claim UID %s, whose record is unreadable", names(obstacles), strings.Join(uids, ", ")),
-		Remedy:   "the kubelet retries and succeeds once that claim is looked up or released; check the node's disk",
+		Obstacle: fmt.Sprintf("%s may belong to claim UID %s, whose record is unreadable", names(obstacles),
+			strings.Join(uids, ", ")),
+		Remedy: "the kubelet retries and succeeds once that claim is looked up or released; check the node's disk",
 	}
 }
 

@@ -127,7 +127,8 @@ func (x *Executor) Stuck() (map[string][]gpu.Partition, error) {
 			return nil, err
 		}
 		for _, p := range left {
-			out[address] = append(out[address], gpu.Partition{Profile: p.Profile, Placement: p.Placement(), GPUInstance: p.GPUInstance})
+			out[address] = append(out[address],
+				gpu.Partition{Profile: p.Profile, Placement: p.Placement(), GPUInstance: p.GPUInstance})
 		}
 	}
 	return out, nil
@@ -140,8 +141,9 @@ func inPlace(stuck []plan.Partition) error {
 		names = append(names, fmt.Sprintf("%s at slice %d", p.Profile, p.Start))
 	}
 	return &executor.Busy{
-		Obstacle: "a partition of an ended claim is in its place (" + strings.Join(names, ", ") + "), because NVML does not destroy it",
-		Remedy:   stuckRemedy,
+		Obstacle: "a partition of an ended claim is in its place (" + strings.Join(names, ", ") +
+			"), because NVML does not destroy it",
+		Remedy: stuckRemedy,
 	}
 }
 
@@ -194,7 +196,9 @@ func (r retry) DropDead(g gpu.GPU) error {
 		return err
 	}
 	return r.keep(g, left, slices.DeleteFunc(slices.Clone(left), func(p plan.Partition) bool {
-		return !slices.ContainsFunc(g.MIG.Partitions, func(o gpu.Partition) bool { return o.Placement.Overlaps(p.Placement()) })
+		return !slices.ContainsFunc(g.MIG.Partitions, func(o gpu.Partition) bool {
+			return o.Placement.Overlaps(p.Placement())
+		})
 	}))
 }
 
@@ -225,7 +229,9 @@ func (x *Executor) vacant(ctx context.Context, d plan.Device) error {
 			return err
 		}
 		there, err := g.instances()
-		there = slices.DeleteFunc(there, func(i *instance) bool { return !i.placement().Overlaps(d.Partition.Placement()) })
+		there = slices.DeleteFunc(there, func(i *instance) bool {
+			return !i.placement().Overlaps(d.Partition.Placement())
+		})
 		if err != nil || len(there) == 0 {
 			return err
 		}

@@ -37,9 +37,10 @@ const (
 	Beat = 3 * time.Minute
 )
 
-// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renewInterval before an object
-// last asked for it. The keys of kinds have such a time each. Others are the time of the last write and the number of
-// nodes with GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the serving nodes.
+// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renewInterval before an
+// object last asked for it. The keys of kinds have such a time each. Others are the time of the last write and the
+// number of nodes with GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the
+// serving nodes.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"
@@ -107,7 +108,8 @@ func Next(last State, asked []string, nodes int, samples []string, serving map[s
 	}
 	for _, what := range asked {
 		// A time in the future is from a clock that was wrong.
-		if since, known := next.Since[what]; known && now.Sub(since) < renewInterval && !since.After(now) || len(next.Since) >= maxProfiles && !known {
+		if since, known := next.Since[what]; known && now.Sub(since) < renewInterval && !since.After(now) ||
+			len(next.Since) >= maxProfiles && !known {
 			continue
 		}
 		next.Since[what] = now
@@ -116,7 +118,9 @@ func Next(last State, asked []string, nodes int, samples []string, serving map[s
 		return now.Sub(since) >= retention+renewInterval || since.After(now)
 	})
 	next.Serving = bounded(serving, next.Since)
-	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) || !maps.EqualFunc(last.Serving, next.Serving, slices.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now) ||
+	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) ||
+		!maps.EqualFunc(last.Serving, next.Serving, slices.Equal) || now.Sub(last.Written) >= Beat ||
+		last.Written.After(now) ||
 		!slices.Equal(last.Samples, next.Samples) || (last.Samples == nil) != (next.Samples == nil)
 	if changed {
 		next.Written = now
@@ -137,7 +141,9 @@ func bounded(serving map[string][]string, since map[string]time.Time) map[string
 		}
 		total += size[what]
 	}
-	byLength := slices.SortedFunc(maps.Keys(out), func(a, b string) int { return cmp.Or(size[b]-size[a], strings.Compare(a, b)) })
+	byLength := slices.SortedFunc(maps.Keys(out), func(a, b string) int {
+		return cmp.Or(size[b]-size[a], strings.Compare(a, b))
+	})
 	for _, what := range byLength {
 		if total <= maxServing {
 			break
@@ -251,7 +257,8 @@ func parseServing(text string) (serving map[string][]string, err error) {
 	}
 	for what, nodes := range serving {
 		if what != Groups && what != Shares && !gpu.ValidProfile(what) || len(nodes) > MaxServing {
-			return nil, fmt.Errorf("%s: %.50q is not a MIG profile, %s or %s, or has more than %d nodes", servingKey, what, Groups, Shares, MaxServing)
+			return nil, fmt.Errorf("%s: %.50q is not a MIG profile, %s or %s, or has more than %d nodes", servingKey,
+				what, Groups, Shares, MaxServing)
 		}
 		slices.Sort(nodes)
 	}

@@ -15,8 +15,8 @@ const (
 	// leastReserve and mostReserve limit the number of serving nodes with free GPUs; between them it is one of each
 	// reserveOf nodes.
 	leastReserve, reserveOf, mostReserve = 8, 20, 50
-	// Grow is the time after which the serving nodes of what a pod still waits for become growthFactor times as many. A node
-	// publishes within a second, and the scheduler tries a pod again after a second.
+	// Grow is the time after which the serving nodes of what a pod still waits for become growthFactor times as many. A
+	// node publishes within a second, and the scheduler tries a pod again after a second.
 	Grow         = 2 * time.Second
 	growthFactor = 4
 	// noRoomTimeout is the time after which a node without room stops serving, if none of its claims ends.
@@ -228,7 +228,9 @@ func (o *served) settle(what string, candidates []Candidate, now time.Time) {
 
 // shrink keeps the reserve alone. Choose adds the holders.
 func (o *served) shrink(what string, candidates []Candidate, reserve int) {
-	ours := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return !o.nodes[c.Node] || !c.reserve(what) })
+	ours := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool {
+		return !o.nodes[c.Node] || !c.reserve(what)
+	})
 	slices.SortFunc(ours, func(a, b Candidate) int { return order(a, b, what) })
 	clear(o.nodes)
 	for _, c := range ours[:min(reserve, len(ours))] {
@@ -243,7 +245,8 @@ func order(a, b Candidate, what string) int {
 	if what == Groups {
 		fewest = -fewest
 	}
-	return cmp.Or(first(a.reserve(what))-first(b.reserve(what)), first(a.Cut)-first(b.Cut), fewest, strings.Compare(a.Node, b.Node))
+	return cmp.Or(first(a.reserve(what))-first(b.reserve(what)), first(a.Cut)-first(b.Cut), fewest,
+		strings.Compare(a.Node, b.Node))
 }
 
 // first is the rank of what comes first.

@@ -52,7 +52,8 @@ func (e Entry) Gauge(r prometheus.Registerer) *prometheus.GaugeVec {
 
 // Histogram registers the histogram of an entry.
 func (e Entry) Histogram(r prometheus.Registerer, buckets []float64) *prometheus.HistogramVec {
-	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
+	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help,
+		Buckets: buckets}, e.Labels)
 }
 
 // Invalid returns a sample that fails the scrape with err.

@@ -88,7 +88,8 @@ func (x *Executor) free(ctx context.Context, g nvml.Device, mode nvml.ComputeMod
 		return nil
 	}
 	return &executor.Busy{
-		Obstacle: "processes outside of this driver use it: " + strings.Join(names, ", "), Remedy: "the kubelet retries; end those processes",
+		Obstacle: "processes outside of this driver use it: " + strings.Join(names, ", "),
+		Remedy:   "the kubelet retries; end those processes",
 	}
 }
 

@@ -140,7 +140,8 @@ func (w *Watcher) reportLosses(daemons []mpsd.Status, plans []plan.Plan) {
 		case w.losses == nil: // The first scan cannot know which claims a loss concerned.
 			continue
 		case s.Restarts > before.restarts && s.Problem != "":
-			why = "its MPS daemon ended (" + s.Problem + "), and the supervisor restarts it; its processes lost the device"
+			why = "its MPS daemon ended (" + s.Problem +
+				"), and the supervisor restarts it; its processes lost the device"
 		case s.Restarts > before.restarts:
 			why = "its MPS daemon ended, and the supervisor restarts it; its processes lost the device"
 		case s.Faults > before.faults:
@@ -150,9 +151,13 @@ func (w *Watcher) reportLosses(daemons []mpsd.Status, plans []plan.Plan) {
 		}
 		for _, c := range clients(plans, s.Name) {
 			w.reports.Report(&claimerror.Error{
-				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), UID: c.UID, Device: s.Name,
-				Cause:  errors.New(why),
-				Remedy: "restart the processes that use it; see the log of the node's mps-supervisor pod",
+				Reason:  claimerror.MPSDaemonDied,
+				Attempt: "serve shares",
+				Claim:   c.String(),
+				UID:     c.UID,
+				Device:  s.Name,
+				Cause:   errors.New(why),
+				Remedy:  "restart the processes that use it; see the log of the node's mps-supervisor pod",
 			})
 		}
 	}
@@ -213,9 +218,13 @@ func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim
 				return nil
 			}
 			problem := &claimerror.Error{
-				Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: claim.String(), UID: claim.UID,
-				Cause:  fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
-				Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
+				Reason:  claimerror.DeviceNotReady,
+				Attempt: "keep the compute mode",
+				Device:  d.Name,
+				Claim:   claim.String(),
+				UID:     claim.UID,
+				Cause:   fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
+				Remedy:  "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
 			}
 			if err := w.x.setExclusive(d); err != nil {
 				failed = mode

@@ -39,8 +39,8 @@ const (
 	limit, lateLimit = time.Minute, 5 * time.Second
 	// openLimit limits the wait for processes that still have the GPU open, such as a scan of this plugin.
 	openLimit, openPause = 10 * time.Second, 100 * time.Millisecond
-	// attemptInterval is the shortest time between two attempts, across restarts of the plugin. Settings makes it longer after
-	// failures.
+	// attemptInterval is the shortest time between two attempts, across restarts of the plugin. Settings makes it
+	// longer after failures.
 	attemptInterval = 10 * time.Minute
 )
 
@@ -156,7 +156,8 @@ func (x *Executor) obstacle(g gpu.GPU) error {
 		}
 	}
 	// The kernel's list is newer than the last scan.
-	instances, err := filepath.Glob(filepath.Join(x.o.ProcRoot, "driver/nvidia/capabilities", fmt.Sprintf("gpu%d", g.Minor), "mig/gi*"))
+	instances, err := filepath.Glob(filepath.Join(x.o.ProcRoot, "driver/nvidia/capabilities",
+		fmt.Sprintf("gpu%d", g.Minor), "mig/gi*"))
 	if err != nil {
 		return err
 	}
@@ -204,7 +205,8 @@ func (x *Executor) reset(ctx context.Context, g gpu.GPU) error {
 		}
 		return x.failed(g, err)
 	case <-late.C:
-		_ = x.failed(g, fmt.Errorf("nvidia-smi -r -i %s was killed after %s, and does not end: the driver hangs", g.PCIAddress, x.o.Limit))
+		_ = x.failed(g, fmt.Errorf("nvidia-smi -r -i %s was killed after %s, and does not end: the driver hangs",
+			g.PCIAddress, x.o.Limit))
 		return <-ended
 	}
 }
@@ -220,8 +222,11 @@ func (x *Executor) failed(g gpu.GPU, err error) error {
 		remedy = busy.Remedy + ". The driver tries again"
 	}
 	x.o.Reports.Report(&claimerror.Error{
-		Reason: claimerror.DeviceNotReady, Attempt: "reset", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
-		Cause: err, Remedy: remedy,
+		Reason:  claimerror.DeviceNotReady,
+		Attempt: "reset",
+		Device:  gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+		Cause:   err,
+		Remedy:  remedy,
 	})
 	return err
 }

@@ -120,5 +120,6 @@ func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
-	return executor.Failure(ctx, attempt, d, err, "the operation is retried; check that nvidia-smi compute-policy works on the node")
+	return executor.Failure(ctx, attempt, d, err,
+		"the operation is retried; check that nvidia-smi compute-policy works on the node")
 }

@@ -59,7 +59,8 @@ type link struct {
 func File(gpus []gpu.GPU) string {
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)), cmp.Compare(a.PCIAddress, b.PCIAddress))
+		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)),
+			cmp.Compare(a.PCIAddress, b.PCIAddress))
 	})
 	out := system{Version: 1}
 	for _, g := range gpus {

@@ -19,7 +19,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/host"
@@ -201,13 +201,11 @@ func (w *Watcher) watch(ctx context.Context) {
 // ofClaims returns the GPUs of prepared claims, as far as they are known.
 func (w *Watcher) ofClaims() []string {
 	plans, _, _ := w.o.Records.Held() // The engine reports unreadable records.
-	held := map[string]bool{}
+	held := sets.Set[string]{}
 	for _, p := range plans {
-		for _, address := range p.HeldGPUs() {
-			held[address] = true
-		}
+		held.Insert(p.HeldGPUs()...)
 	}
-	return slices.Sorted(maps.Keys(held))
+	return sets.List(held)
 }
 
 // gpus returns the GPUs that an event set should have: those of claims without the locked ones. The caller holds w.mu.
@@ -378,7 +376,9 @@ func (w *Watcher) readable(session nvml.Session, addresses []string) (devices []
 		}
 	}
 	ended, _ := w.asked.Results()
-	slices.SortFunc(ended, func(a, b host.Attempt[asked]) int { return cmp.Compare(a.Item.gpu.PCIAddress, b.Item.gpu.PCIAddress) })
+	slices.SortFunc(ended, func(a, b host.Attempt[asked]) int {
+		return cmp.Compare(a.Item.gpu.PCIAddress, b.Item.gpu.PCIAddress)
+	})
 	for _, a := range ended {
 		switch {
 		case a.Item.session != session: // It answered too late for its set.

@@ -240,7 +240,8 @@ func (d *DevicePlugins) write(now map[string]string) error {
 			continue
 		}
 		g, _ := snapshot.ByAddress(address)
-		if err := d.o.Records.Put(record.GPU{BootID: boot, PCIAddress: address, UUID: g.UUID, Served: resource}); err != nil {
+		if err := d.o.Records.Put(record.GPU{BootID: boot, PCIAddress: address, UUID: g.UUID,
+			Served: resource}); err != nil {
 			return err
 		}
 		d.stored[address] = resource
@@ -273,7 +274,8 @@ func (d *DevicePlugins) reportSilence(err error) {
 	}
 	d.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.KubeletUnreachable, Attempt: "find the GPUs that device plugins serve", Cause: err,
-		Remedy: effect + ". Check that the kubelet runs; if its root directory is not /var/lib/kubelet, set the chart value kubeletPlugin.kubeletPodResourcesDirectoryPath",
+		Remedy: effect +
+			". Check that the kubelet runs; if its root directory is not /var/lib/kubelet, set the chart value kubeletPlugin.kubeletPodResourcesDirectoryPath",
 	})
 }
 
@@ -286,7 +288,8 @@ type Allocations map[string][]string
 func (a Allocations) gpus(snapshot gpu.Snapshot) map[string]string {
 	out := map[string]string{}
 	for _, resource := range slices.Sorted(maps.Keys(a)) {
-		nvidia := resource == "nvidia.com/gpu" || strings.HasPrefix(resource, "nvidia.com/gpu.") || strings.HasPrefix(resource, "nvidia.com/mig-")
+		nvidia := resource == "nvidia.com/gpu" || strings.HasPrefix(resource, "nvidia.com/gpu.") ||
+			strings.HasPrefix(resource, "nvidia.com/mig-")
 		for _, id := range a[resource] {
 			address, known := owner(snapshot, id, nvidia)
 			switch {

@@ -75,7 +75,8 @@ func (h *Holders) check(ctx context.Context) error {
 		return err
 	}
 	found := map[string]string{}
-	if modeset, err := os.ReadFile(filepath.Join(h.o.SysRoot, "module/nvidia_drm/parameters/modeset")); err == nil && strings.TrimSpace(string(modeset)) == "Y" {
+	if modeset, err := os.ReadFile(filepath.Join(h.o.SysRoot, "module/nvidia_drm/parameters/modeset")); err == nil &&
+		strings.TrimSpace(string(modeset)) == "Y" {
 		for _, g := range idle {
 			if !g.MIG.Switchable {
 				found[g.PCIAddress] = DRM

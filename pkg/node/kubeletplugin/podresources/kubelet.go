@@ -99,7 +99,9 @@ func (k *Kubelet) DevicePlugins(ctx context.Context, pods bool) (Allocations, er
 		if !pods {
 			return nil
 		}
-		return containers(ctx, client, func(_ *podresources.PodResources, c *podresources.ContainerResources) { add(c.GetDevices()) })
+		return containers(ctx, client, func(_ *podresources.PodResources, c *podresources.ContainerResources) {
+			add(c.GetDevices())
+		})
 	})
 	return out, err
 }

@@ -214,7 +214,8 @@ func (u *Usage) search(ctx context.Context, wanted func(file string) bool, ignor
 // device of unified memory, which each compute context needs. A single GPU is not evidence.
 func (u *Usage) monitors(open []string) bool {
 	gpus := u.o.Scans.Snapshot().GPUs
-	return len(gpus) > 1 && !slices.ContainsFunc(open, func(file string) bool { return isNode(file)("dev/nvidia-uvm") }) &&
+	return len(gpus) > 1 &&
+		!slices.ContainsFunc(open, func(file string) bool { return isNode(file)("dev/nvidia-uvm") }) &&
 		!slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
 			return !slices.ContainsFunc(open, func(file string) bool { return isNode(file)(nodeOf(g.Minor)) })
 		})
@@ -266,7 +267,8 @@ func openFiles(dir string) (open []string, err error) {
 		return nil, fmt.Errorf("list the open files of a process: %w", err)
 	}
 	for _, fd := range fds {
-		if target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil { // Otherwise it was just closed.
+		// Otherwise it was just closed.
+		if target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil {
 			open = append(open, target)
 		}
 	}

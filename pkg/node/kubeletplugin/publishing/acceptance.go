@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// retryInterval is the interval of questions about a refused slice. The refusals of its parts count for partsMaxAge, so
-	// that a policy that stays costs the API server one question.
+	// retryInterval is the interval of questions about a refused slice. The refusals of its parts count for
+	// partsMaxAge, so that a policy that stays costs the API server one question.
 	retryInterval = time.Minute
 	partsMaxAge   = 5 * time.Minute
 	// reportEvery is the interval of Events about the same refusals. The API server keeps an Event for an hour.
@@ -75,7 +75,8 @@ type refusal struct {
 func refuses(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && slices.Contains(
-		[]int32{http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}, status.Status().Code)
+		[]int32{http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity},
+		status.Status().Code)
 }
 
 // settle returns the pools that the API server accepts. A refused device has its last accepted form with the present
@@ -113,7 +114,7 @@ func (a *acceptance) accepted(ctx context.Context, wanted map[string]resourcesli
 		}
 		a.seeded = true
 	}
-	for _, name := range sortedNames(wanted) {
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		for _, s := range wanted[name].Slices {
 			found, err := a.find(ctx, name, s, retryInterval)
 			if err != nil {
@@ -245,7 +246,9 @@ func counted(all []resourceslice.Slice) (out []resourceslice.Slice) {
 	}
 	for _, s := range all {
 		s.Devices = slices.DeleteFunc(slices.Clone(s.Devices), func(d resourceapi.Device) bool {
-			return slices.ContainsFunc(d.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool { return !sets[c.CounterSet] })
+			return slices.ContainsFunc(d.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool {
+				return !sets[c.CounterSet]
+			})
 		})
 		if len(s.Devices)+len(s.SharedCounters) > 0 {
 			out = append(out, s)
@@ -265,7 +268,8 @@ func (a *acceptance) ask(ctx context.Context, pool string, s resourceslice.Slice
 		}
 	}
 	slice := a.p.object(0, pool, 1, s)
-	_, err = a.p.o.Client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err = a.p.o.Client.ResourceV1().ResourceSlices().Create(ctx, slice,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil && !refuses(err) {
 		return nil, err
 	}
@@ -281,7 +285,8 @@ func key(pool string, s resourceslice.Slice) [sha256.Size]byte {
 
 // published returns the newest generation of the node's pools on the API server, without the times of taints.
 func (a *acceptance) published(ctx context.Context) (map[string]resourceslice.Pool, error) {
-	found, err := a.p.o.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: a.p.ownSlices()})
+	found, err := a.p.o.Client.ResourceV1().ResourceSlices().List(ctx,
+		metav1.ListOptions{FieldSelector: a.p.ownSlices()})
 	if err != nil {
 		return nil, err
 	}
@@ -371,16 +376,12 @@ func (p *Publisher) object(index int, pool string, count int, s resourceslice.Sl
 	}
 }
 
-func sortedNames(pools map[string]resourceslice.Pool) []string {
-	return slices.Sorted(maps.Keys(pools))
-}
-
 // settled passes pools to the controller, and remembers them for the metrics.
 func (p *Publisher) settled(pools map[string]resourceslice.Pool, kept map[string]bool) *resourceslice.DriverResources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.published, p.kept = nil, kept[wire.PoolName(p.o.Node)]
-	for _, name := range sortedNames(pools) {
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
 		p.published = append(p.published, pools[name].Slices...)
 	}
 	return &resourceslice.DriverResources{Pools: pools}

@@ -95,7 +95,8 @@ func (c *Cordons) Run(ctx context.Context) {
 	// These fail only after the start. A Node lists the node's images, which takes much memory.
 	_ = informer.SetTransform(func(o any) (any, error) {
 		if n, ok := o.(*corev1.Node); ok {
-			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Annotations: n.Annotations}}, nil
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID,
+				ResourceVersion: n.ResourceVersion, Annotations: n.Annotations}}, nil
 		}
 		return o, nil
 	})
@@ -133,12 +134,15 @@ func (c *Cordons) set(o any) {
 	reservations, err := wire.ParseReservations(c.driver, node.Annotations)
 	if err != nil {
 		c.report(&claimerror.Error{
-			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are reserved for a pod of higher priority", Cause: err,
-			Remedy: fmt.Sprintf("remove the annotations of Node %s; the controller sets them again if it needs them", c.node),
+			Reason:  claimerror.InvalidParameters,
+			Attempt: "read which GPUs of the node are reserved for a pod of higher priority",
+			Cause:   err,
+			Remedy:  fmt.Sprintf("remove the annotations of Node %s; the controller sets them again if it needs them", c.node),
 		})
 	}
 	c.mu.Lock()
-	same := c.cordons != nil && maps.Equal(c.cordons, found) && maps.EqualFunc(c.reservations, reservations, time.Time.Equal)
+	same := c.cordons != nil && maps.Equal(c.cordons, found) &&
+		maps.EqualFunc(c.reservations, reservations, time.Time.Equal)
 	c.cordons, c.reservations, c.uid, c.deleted = found, reservations, node.UID, false
 	c.mu.Unlock()
 	if !same {

@@ -85,13 +85,21 @@ func NewDemand(
 	ctx context.Context, client kubernetes.Interface, driver, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
 ) *Demand {
 	a := &Demand{
-		client: client, namespace: namespace, name: name, node: node, reports: reports, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
+		client:    client,
+		namespace: namespace,
+		name:      name,
+		node:      node,
+		reports:   reports,
+		changed:   changed,
+		ends:      map[string]time.Time{},
+		seen:      time.Now(),
 	}
 	switch found, err := a.get(ctx); {
 	case err == nil:
 		a.set(found)
 		a.allEnd, a.sampleEnd = time.Time{}, time.Time{}
-		if !a.written.IsZero() && a.written.Before(a.seen) { // The node does not start the time again with each restart.
+		// The node does not start the time again with each restart.
+		if !a.written.IsZero() && a.written.Before(a.seen) {
 			a.seen = a.written
 		}
 	case apierrors.IsNotFound(err):
@@ -100,7 +108,8 @@ func NewDemand(
 			time.AfterFunc(freshFor, changed.Fire)
 		}
 	default:
-		klog.FromContext(ctx).Error(err, "The devices that the cluster asks for are unknown; all are published", "configMap", name)
+		klog.FromContext(ctx).Error(err, "The devices that the cluster asks for are unknown; all are published",
+			"configMap", name)
 	}
 	return a
 }
@@ -111,8 +120,10 @@ func NewDemand(
 func (a *Demand) fresh(ctx context.Context, driver string) bool {
 	ctx, cancel := context.WithTimeout(ctx, firstRead)
 	defer cancel()
-	selector := fields.Set{resourceapi.ResourceSliceSelectorNodeName: a.node, resourceapi.ResourceSliceSelectorDriver: driver}
-	list, err := a.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: selector.String(), Limit: 1})
+	selector := fields.Set{resourceapi.ResourceSliceSelectorNodeName: a.node,
+		resourceapi.ResourceSliceSelectorDriver: driver}
+	list, err := a.client.ResourceV1().ResourceSlices().List(ctx,
+		metav1.ListOptions{FieldSelector: selector.String(), Limit: 1})
 	return err == nil && len(list.Items) == 0
 }
 
@@ -172,9 +183,10 @@ func (a *Demand) placements(what string, least sharing.Placements) sharing.Place
 
 // Run follows the ConfigMap until the context ends.
 func (a *Demand) Run(ctx context.Context) {
-	informer := coreinformers.NewFilteredConfigMapInformer(a.client, a.namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.name).String()
-	})
+	informer := coreinformers.NewFilteredConfigMapInformer(a.client, a.namespace, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.name).String()
+		})
 	set := func(o any) {
 		if found, ok := o.(*corev1.ConfigMap); ok && found.Name == a.name && a.set(found) {
 			time.AfterFunc(a.delay(found), a.changed.Fire)
@@ -218,7 +230,8 @@ func (a *Demand) checkAlone(ctx context.Context) {
 	if alone {
 		a.reports.Report(&claimerror.Error{
 			Reason: claimerror.HostFailure, Attempt: "find out for which devices the cluster asks",
-			Cause:  fmt.Errorf("the controller did not write the ConfigMap %s/%s for %s", a.namespace, a.name, aloneAfter),
+			Cause: fmt.Errorf("the controller did not write the ConfigMap %s/%s for %s", a.namespace,
+				a.name, aloneAfter),
 			Remedy: "the node publishes all devices until the controller writes again; check the controller's pods",
 		})
 		a.changed.Fire()
@@ -234,8 +247,10 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 		if a.lastError != err.Error() {
 			a.lastError = err.Error()
 			a.reports.Report(&claimerror.Error{
-				Reason: claimerror.InvalidParameters, Attempt: "read the ConfigMap " + a.namespace + "/" + a.name, Cause: err,
-				Remedy: "the published devices stay as they are; delete the ConfigMap, and the controller writes it again",
+				Reason:  claimerror.InvalidParameters,
+				Attempt: "read the ConfigMap " + a.namespace + "/" + a.name,
+				Cause:   err,
+				Remedy:  "the published devices stay as they are; delete the ConfigMap, and the controller writes it again",
 			})
 		}
 		return false

@@ -48,7 +48,8 @@ func (n *Node) advise(s gpu.Snapshot) {
 	for _, g := range s.GPUs {
 		advice := g.Advice
 		if g.Unmonitored != "" {
-			advice = append(slices.Clone(advice), gpu.Fault{Cause: "faults of the GPU cannot be seen: " + g.Unmonitored})
+			advice = append(slices.Clone(advice),
+				gpu.Fault{Cause: "faults of the GPU cannot be seen: " + g.Unmonitored})
 		}
 		for _, a := range advice {
 			key := g.UUID + " " + a.State
@@ -58,8 +59,11 @@ func (n *Node) advise(s gpu.Snapshot) {
 			}
 			known, _ := health.Advised(a.State)
 			n.o.Reports.Report(&claimerror.Error{
-				Reason: claimerror.DeviceDegraded, Attempt: "health check", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
-				Cause: errors.New(a.Cause), Remedy: known.RemedyFor(g.PCIAddress),
+				Reason:  claimerror.DeviceDegraded,
+				Attempt: "health check",
+				Device:  gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+				Cause:   errors.New(a.Cause),
+				Remedy:  known.RemedyFor(g.PCIAddress),
 			})
 		}
 	}

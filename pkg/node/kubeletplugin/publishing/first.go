@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -31,7 +33,7 @@ func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner,
 		return err
 	}
 	owner.UID = node.UID
-	for _, name := range sortedNames(pools) { // Devices for use come first.
+	for _, name := range slices.Sorted(maps.Keys(pools)) { // Devices for use come first.
 		pool := pools[name]
 		for i, s := range pool.Slices {
 			slice := p.object(i, name, len(pool.Slices), s)

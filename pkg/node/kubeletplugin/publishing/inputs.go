@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -36,7 +37,7 @@ type inputs struct {
 	// notReady is why no claim can be prepared, or "".
 	notReady string
 	// owned are the partitions of records. Without adoptExternal, others are external.
-	owned         map[gpu.Device]bool
+	owned         map[place]bool
 	adoptExternal bool
 }
 
@@ -69,7 +70,8 @@ func (in inputs) held() (held []resourceslices.Held, dependsOnHeld bool) {
 			_, found := in.scan.ByAddress(d.PCIAddress)
 			published := !d.Admin || d.Kind == gpu.KindMonitor
 			dependsOnHeld = dependsOnHeld || !found || published && unlikeSettings(in.Settings, in.Sharing, g, d)
-			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
+			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile,
+				Start: d.Partition.Start}
 			if d.Kind == gpu.KindGroup {
 				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. Build reports an invalid name.
 			}
@@ -114,11 +116,9 @@ func unlikeSettings(s resourceslices.Settings, source sharing.Source, g gpu.GPU,
 
 // conditions returns why GPUs are unavailable, by PCI address.
 func (in inputs) conditions() map[string]resourceslices.Condition {
-	whole := map[string]bool{}
+	whole := sets.Set[string]{}
 	for _, p := range in.plans {
-		for _, address := range p.HeldGPUs() {
-			whole[address] = true
-		}
+		whole.Insert(p.HeldGPUs()...)
 	}
 	out := map[string]resourceslices.Condition{}
 	set := func(address string, state resourceslices.State, message string) {
@@ -129,10 +129,11 @@ func (in inputs) conditions() map[string]resourceslices.Condition {
 		case in.unknown:
 			set(at, resourceslices.Unknown, inventory.ErrHealthUnknown.Error())
 		case g.Silent:
-			set(at, resourceslices.Unknown, gpu.SilentText+". Run nvidia-smi on the node, and reset the GPU or reboot the node")
+			set(at, resourceslices.Unknown,
+				gpu.SilentText+". Run nvidia-smi on the node, and reset the GPU or reboot the node")
 		case in.notReady != "":
 			set(at, resourceslices.NotReady, in.notReady)
-		case in.incomplete && !whole[at]:
+		case in.incomplete && !whole.Has(at):
 			set(at, resourceslices.Withheld,
 				"a claim with an unreadable record may hold it; it is available again when that claim is looked up or released")
 		}
@@ -148,7 +149,8 @@ func (in inputs) conditions() map[string]resourceslices.Condition {
 	}
 	for address, resource := range in.served {
 		set(address, resourceslices.DevicePlugin,
-			"a device plugin serves it as "+resource+", or did minutes ago. Remove the device plugin from the node to publish the GPU")
+			"a device plugin serves it as "+resource+
+				", or did minutes ago. Remove the device plugin from the node to publish the GPU")
 	}
 	return out
 }
@@ -162,7 +164,7 @@ func (in inputs) external() map[string][]gpu.Partition {
 	for _, g := range in.scan.GPUs {
 		for _, p := range g.MIG.Partitions {
 			overlaps := func(o gpu.Partition) bool { return o.Placement.Overlaps(p.Placement) }
-			owned := in.owned[gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: p.Profile, Start: p.Placement.Start}]
+			owned := in.owned[place{g.PCIAddress, p.Profile, p.Placement.Start}]
 			if !owned && !slices.ContainsFunc(in.Stuck[g.PCIAddress], overlaps) {
 				out[g.PCIAddress] = append(out[g.PCIAddress], p)
 			}

@@ -90,7 +90,7 @@ type Node struct {
 	last map[string]gpu.GPU
 	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode
 	// the driver had switched. A partition that was released during a scan is thus not external.
-	owned, ownedNow       map[gpu.Device]bool
+	owned, ownedNow       map[place]bool
 	switched, switchedNow map[string]bool
 	// since is the time when a partition was first in a record, by UUID.
 	since map[string]time.Time
@@ -131,8 +131,10 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 			Remedy: "the plugin retries; check the driver installation on the node (nvidia-smi must work there)",
 		})
 	}
-	if err != nil && !errors.Is(err, inventory.ErrNoDriver) && !errors.Is(err, inventory.ErrHealthUnknown) && s.Driver.Version == "" {
-		return nil // NVML has not answered yet, which is not a node without GPUs: the slices of an earlier process stay.
+	if err != nil && !errors.Is(err, inventory.ErrNoDriver) && !errors.Is(err, inventory.ErrHealthUnknown) &&
+		s.Driver.Version == "" {
+		// NVML has not answered yet, which is not a node without GPUs: the slices of an earlier process stay.
+		return nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,11 +162,11 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	in.scan, in.last, in.unknown = *n.snapshot, n.last, n.unknown
 	in.scan.Problems = slices.Concat(in.scan.Problems, plan.Gone(in.scan, in.plans))
-	n.own(in.plans, in.Stuck, in.Switched)
+	n.own(in)
 	in.owned, in.Switched = n.owned, n.switched
-	n.findMissing(in.scan, in.plans)
-	n.findSplitGroups(in.scan, in.plans)
-	n.Faulty.Put(findFaulty(in.scan, in.plans))
+	n.findMissing(in)
+	n.findSplitGroups(in)
+	n.Faulty.Put(in.findFaulty())
 	out, warnings, dependsOnHeld := in.build(f)
 	n.dependsOnHeld = dependsOnHeld
 	n.notify(warnings)
@@ -194,24 +196,27 @@ func (n *Node) read() (in inputs, known bool) {
 		time.AfterFunc(retryHeld, n.Changed.Fire)
 		return in, false
 	}
-	in.served, known = n.o.DevicePlugins.GPUs()
-	cordons, read := n.o.Cordoned.Cordoned()
-	in.Cordons, in.Reserved, known = cordons, n.o.Cordoned.Reserved(), known && read
+	var served, cordoned bool
+	in.served, served = n.o.DevicePlugins.GPUs()
+	in.Cordons, cordoned = n.o.Cordoned.Cordoned()
+	in.Reserved = n.o.Cordoned.Reserved()
+	checked := true
 	if n.o.Readiness != nil {
-		problem, checked := n.o.Readiness.Problem()
-		in.notReady, known = problem, known && checked
+		in.notReady, checked = n.o.Readiness.Problem()
 	}
 	if n.o.Holders != nil {
 		in.Holders = n.o.Holders.Holders()
 	}
-	return in, known
+	return in, served && cordoned && checked
 }
 
 func (n *Node) owner() (uid types.UID, deleted bool) { return n.o.Cordoned.Owner() }
 
 // notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.
 func (n *Node) notify(warnings []resourceslices.Warning) {
-	fresh := slices.DeleteFunc(slices.Clone(warnings), func(w resourceslices.Warning) bool { return slices.Contains(n.warnings, w) })
+	fresh := slices.DeleteFunc(slices.Clone(warnings), func(w resourceslices.Warning) bool {
+		return slices.Contains(n.warnings, w)
+	})
 	for _, w := range perGPU(fresh) {
 		reason := claimerror.DeviceNotReady
 		if w.State == resourceslices.Lost {
@@ -224,7 +229,8 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 	}
 	for _, w := range n.warnings {
 		if !slices.Contains(warnings, w) {
-			klog.Background().Info("Device available again or released", "device", w.Device, "state", w.State, "was", w.Message)
+			klog.Background().Info("Device available again or released",
+				"device", w.Device, "state", w.State, "was", w.Message)
 		}
 	}
 	n.warnings = warnings
@@ -258,7 +264,9 @@ func perGPU(warnings []resourceslices.Warning) (out []resourceslices.Warning) {
 		}
 	}
 	for k, at := range first {
-		others := slices.DeleteFunc(slices.Sorted(slices.Values(partitions[k])), func(name string) bool { return name == out[at].Device })
+		others := slices.DeleteFunc(slices.Sorted(slices.Values(partitions[k])), func(name string) bool {
+			return name == out[at].Device
+		})
 		if len(others) > 0 {
 			out[at].Message += " (also partitions that claims have: " + strings.Join(others, ", ") + ")"
 		}

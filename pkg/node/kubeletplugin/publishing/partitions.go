@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -18,20 +20,26 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 )
 
+// place is the place of a partition.
+type place struct {
+	address, profile string
+	start            int
+}
+
 // own notes the partitions that records own now, in addition to those from before the last scan: that scan lists a
 // stuck partition that was destroyed since. The caller holds n.mu.
-func (n *Node) own(plans []plan.Plan, stuck map[string][]gpu.Partition, switched map[string]bool) {
-	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
-	for _, p := range plans {
+func (n *Node) own(in inputs) {
+	n.ownedNow, n.switchedNow = map[place]bool{}, in.Switched
+	for _, p := range in.plans {
 		for _, d := range p.Devices {
 			if d.Kind == gpu.KindMIG && !d.Admin && !d.Partition.External {
-				n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}] = true
+				n.ownedNow[place{d.PCIAddress, d.Partition.Profile, d.Partition.Start}] = true
 			}
 		}
 	}
-	for address, partitions := range stuck {
+	for address, partitions := range in.Stuck {
 		for _, p := range partitions {
-			n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: address, Profile: p.Profile, Start: p.Placement.Start}] = true
+			n.ownedNow[place{address, p.Profile, p.Placement.Start}] = true
 		}
 	}
 	n.owned, n.switched = union(n.owned, n.ownedNow), union(n.switched, n.switchedNow)
@@ -75,10 +83,10 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 
 // findMissing sends the claims whose partitions are not in the last scan, and replaces an earlier report. A partition
 // that was created or removed since the scan can still exist. The caller holds n.mu.
-func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
+func (n *Node) findMissing(in inputs) {
 	var missing []reporting.Missing
 	since := map[string]time.Time{}
-	for _, p := range plans {
+	for _, p := range in.plans {
 		m := reporting.Missing{Plan: p}
 		for _, d := range p.Devices {
 			uuid := d.Partition.UUID
@@ -90,7 +98,7 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 				first = n.now()
 			}
 			since[uuid] = first
-			g, ok := s.ByAddress(d.PCIAddress)
+			g, ok := in.scan.ByAddress(d.PCIAddress)
 			if ok && g.MIG.Fault == "" && !contains(g.MIG, d.Partition) && n.now().Sub(first) >= scanGrace {
 				m.Devices = append(m.Devices, d.Name)
 			}
@@ -105,23 +113,27 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 
 func contains(m gpu.MIG, p plan.Partition) bool {
 	found, ok := m.At(p.Profile, p.Start)
-	return ok && (found.Unlisted || slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID }))
+	return ok &&
+		(found.Unlisted ||
+			slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID }))
 }
 
 // findSplitGroups notifies claims and their pods, once, that NVLink no longer connects the GPUs of their group. Their
 // processes keep running, so no other error shows it. The caller holds n.mu.
-func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
-	islands := topology.Find(s.GPUs)
+func (n *Node) findSplitGroups(in inputs) {
+	islands := topology.Find(in.scan.GPUs)
 	split := map[string]bool{}
-	for _, p := range plans {
+	for _, p := range in.plans {
 		for name, members := range groupsOf(p) {
 			named, err := gpu.ParseName(name)
-			silent := slices.ContainsFunc(s.Problems, func(p gpu.Problem) bool { return p.Silent && slices.Contains(members, p.PCIAddress) })
-			if err != nil || len(s.GPUs) == 0 || silent {
+			silent := slices.ContainsFunc(in.scan.Problems, func(p gpu.Problem) bool {
+				return p.Silent && slices.Contains(members, p.PCIAddress)
+			})
+			if err != nil || len(in.scan.GPUs) == 0 || silent {
 				continue // Without the driver, and while a GPU hangs, the links are unknown.
 			}
 			group, ok := topology.At(islands, named.Size, named.PCIAddress)
-			if ok && slices.Equal(sorted(group.Members), sorted(members)) {
+			if ok && sets.New(group.Members...).Equal(sets.New(members...)) {
 				continue
 			}
 			key := p.Claim.UID + " " + name
@@ -130,9 +142,13 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 				continue
 			}
 			n.o.Reports.Report(&claimerror.Error{
-				Reason: claimerror.NVLinkDown, Attempt: "health check", Claim: p.Claim.String(), UID: p.Claim.UID, Device: name,
-				Cause:  errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
-				Remedy: "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
+				Reason:  claimerror.NVLinkDown,
+				Attempt: "health check",
+				Claim:   p.Claim.String(),
+				UID:     p.Claim.UID,
+				Device:  name,
+				Cause:   errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
+				Remedy:  "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
 			})
 		}
 	}
@@ -140,16 +156,13 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 }
 
 // findFaulty returns the claims with devices of faulty GPUs.
-func findFaulty(s gpu.Snapshot, plans []plan.Plan) (all []reporting.Faulty) {
-	for _, p := range plans {
+func (in inputs) findFaulty() (all []reporting.Faulty) {
+	for _, p := range in.plans {
 		f := reporting.Faulty{Plan: p, Devices: map[string]reporting.Fault{}}
 		for _, d := range p.Devices {
-			worst, ok := worstFault(s, d.PCIAddress)
-			if !ok || d.Admin || d.Kind == gpu.KindMonitor {
-				continue
-			}
+			worst := worstFault(in.scan, d.PCIAddress)
 			state, ok := health.Lookup(worst.State)
-			if ok && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
+			if ok && !d.Admin && d.Kind != gpu.KindMonitor && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
 				f.Devices[d.Name] = reporting.Fault{Cause: worst.Cause, Remedy: state.RemedyFor(d.PCIAddress)}
 			}
 		}
@@ -160,17 +173,17 @@ func findFaulty(s gpu.Snapshot, plans []plan.Plan) (all []reporting.Faulty) {
 	return all
 }
 
-// worstFault returns the worst fault of a GPU. A lost GPU is not among the readable ones.
-func worstFault(s gpu.Snapshot, address string) (gpu.Fault, bool) {
+// worstFault returns the worst fault of a GPU, the zero one without any. A lost GPU is not among the readable ones.
+func worstFault(s gpu.Snapshot, address string) (worst gpu.Fault) {
 	for _, p := range s.Problems {
 		if p.Lost && p.PCIAddress == address {
-			return gpu.Fault{State: health.Lost, Cause: generalCause(health.Lost)}, true
+			return gpu.Fault{State: health.Lost, Cause: generalCause(health.Lost)}
 		}
 	}
 	if g, _ := s.ByAddress(address); len(g.Faults) > 0 {
-		return g.Faults[0], true
+		return g.Faults[0]
 	}
-	return gpu.Fault{}, false
+	return worst
 }
 
 // groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.
@@ -183,5 +196,3 @@ func groupsOf(p plan.Plan) map[string][]string {
 	}
 	return out
 }
-
-func sorted(in []string) []string { return slices.Sorted(slices.Values(in)) }

@@ -89,7 +89,8 @@ func New(n *Node, o Options) *Publisher { return newPublisher(n, n.Changed, o) }
 
 func newPublisher(n builder, t notify.Trigger, o Options) *Publisher {
 	p := &Publisher{o: o, pool: wire.PoolName(o.Node), node: n, triggered: t, features: allFeatures}
-	p.version = version{set: o.SchedulerVersion, now: time.Now, server: discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery())}
+	p.version = version{set: o.SchedulerVersion, now: time.Now,
+		server: discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery())}
 	return p
 }
 
@@ -101,7 +102,8 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	var out []draplugin.DeviceHealth
 	for _, s := range p.desired {
 		for _, d := range s.Devices {
-			h := draplugin.DeviceHealth{PoolName: wire.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
+			h := draplugin.DeviceHealth{PoolName: wire.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name,
+				Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
 				if taint.Key == resourceslices.UnmonitoredTaint && h.Health == draplugin.HealthStatusHealthy {
 					h.Health, h.Message = draplugin.HealthStatusUnknown, "the GPU's health cannot be read"

@@ -44,7 +44,8 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 		}
 		return p.settled(pools, kept)
 	}
-	s := &session{cancel: cancel, done: make(chan struct{}), updates: notify.NewNewest[*resourceslice.DriverResources]()}
+	s := &session{cancel: cancel, done: make(chan struct{}),
+		updates: notify.NewNewest[*resourceslice.DriverResources]()}
 	go func() {
 		defer close(s.done)
 		select {

@@ -186,7 +186,8 @@ func (w *ClaimStatus) lastXID(claim *resourceapi.ResourceClaim, d devicestate.Pr
 		return []metav1.Condition{c}
 	}
 	for _, s := range claim.Status.Devices {
-		if c := meta.FindStatusCondition(s.Conditions, xidReported); c != nil && s.Driver == w.driver && s.Device == d.Name {
+		if c := meta.FindStatusCondition(s.Conditions, xidReported); c != nil && s.Driver == w.driver &&
+			s.Device == d.Name {
 			return []metav1.Condition{*c}
 		}
 	}
@@ -207,7 +208,10 @@ func (w *ClaimStatus) unhealthy(d devicestate.PreparedDevice) []metav1.Condition
 	for _, f := range w.faults {
 		if fault, ok := f.Devices[d.Name]; ok && !d.Admin {
 			return []metav1.Condition{{
-				Type: "Healthy", Status: metav1.ConditionFalse, Reason: string(claimerror.DeviceUnhealthy), Message: fault.Cause,
+				Type:               "Healthy",
+				Status:             metav1.ConditionFalse,
+				Reason:             string(claimerror.DeviceUnhealthy),
+				Message:            fault.Cause,
 				LastTransitionTime: metav1.Now().Rfc3339Copy(),
 			}}
 		}
@@ -230,7 +234,10 @@ func (w *ClaimStatus) deviceStatus(claim *resourceapi.ResourceClaim, d devicesta
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
 		Conditions: []metav1.Condition{{
-			Type: "Ready", Status: metav1.ConditionTrue, Reason: "Prepared", Message: "the device is prepared on its node",
+			Type:               "Ready",
+			Status:             metav1.ConditionTrue,
+			Reason:             "Prepared",
+			Message:            "the device is prepared on its node",
 			LastTransitionTime: metav1.Now().Rfc3339Copy(),
 		}},
 	}
@@ -319,6 +326,7 @@ func (w *ClaimStatus) apply(ctx context.Context, uid types.UID, want *claimStatu
 		"status":   map[string]any{"devices": want.devices},
 	})
 	options := metav1.PatchOptions{FieldManager: fieldManager, Force: new(true)}
-	_, err := w.client.ResourceV1().ResourceClaims(want.namespace).Patch(ctx, want.name, types.ApplyPatchType, patch, options, "status")
+	_, err := w.client.ResourceV1().ResourceClaims(want.namespace).Patch(ctx, want.name, types.ApplyPatchType, patch,
+		options, "status")
 	return err
 }

@@ -138,7 +138,8 @@ func (e *Events) notify(ctx context.Context, err error) {
 	var typed *claimerror.Error
 	if errors.As(err, &typed) {
 		if namespace, name, ok := strings.Cut(typed.Claim, "/"); ok {
-			if claim, getErr := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{}); getErr == nil && string(claim.UID) == typed.UID {
+			if claim, getErr := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{}); getErr == nil &&
+				string(claim.UID) == typed.UID {
 				e.ClaimFailed(claim, err)
 				return
 			}
@@ -151,7 +152,8 @@ func (e *Events) notify(ctx context.Context, err error) {
 func Protect(m *metrics.Metrics, work func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.Background().Error(nil, "A bug of the driver stopped background work", "panic", p, "stack", string(debug.Stack()))
+			klog.Background().Error(nil, "A bug of the driver stopped background work",
+				"panic", p, "stack", string(debug.Stack()))
 			m.Background(claimerror.InternalFault)
 		}
 	}()

@@ -75,14 +75,20 @@ func (f *Faults) report(ctx context.Context, all []Faulty) {
 func (f *Faults) update(ctx context.Context, now Faulty, was map[string]Fault) bool {
 	claim, err := f.claims.Get(ctx, now.Plan.Claim)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot read a claim to report the health of its devices", "claim", now.Plan.Claim.String())
+		klog.FromContext(ctx).Error(err, "Cannot read a claim to report the health of its devices",
+			"claim", now.Plan.Claim.String())
 		return errors.Is(err, devicestate.ErrNoClaim)
 	}
 	for name, fault := range now.Devices {
 		if was[name] != fault {
 			f.events.ClaimFailed(claim, &claimerror.Error{
-				Reason: claimerror.DeviceUnhealthy, Attempt: "health check", Claim: now.Plan.Claim.String(), UID: now.Plan.Claim.UID, Device: name,
-				Cause: errors.New(fault.Cause), Remedy: "delete the pod to run it on another GPU. On the node: " + fault.Remedy,
+				Reason:  claimerror.DeviceUnhealthy,
+				Attempt: "health check",
+				Claim:   now.Plan.Claim.String(),
+				UID:     now.Plan.Claim.UID,
+				Device:  name,
+				Cause:   errors.New(fault.Cause),
+				Remedy:  "delete the pod to run it on another GPU. On the node: " + fault.Remedy,
 			})
 		}
 	}

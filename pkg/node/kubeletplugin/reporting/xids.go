@@ -137,7 +137,13 @@ func (x *XIDs) notify(ctx context.Context, p plan.Plan, names []string, known he
 		}
 		for _, name := range names {
 			x.events.ClaimFailed(claim, &claimerror.Error{
-				Reason: claimerror.XIDError, Attempt: "work", Claim: p.Claim.String(), UID: p.Claim.UID, Device: name, Cause: errors.New(text), Remedy: known.Remedy(),
+				Reason:  claimerror.XIDError,
+				Attempt: "work",
+				Claim:   p.Claim.String(),
+				UID:     p.Claim.UID,
+				Device:  name,
+				Cause:   errors.New(text),
+				Remedy:  known.Remedy(),
 			})
 			x.status.setXID(claim.UID, name, known.Code, text)
 		}
@@ -145,6 +151,7 @@ func (x *XIDs) notify(ctx context.Context, p plan.Plan, names []string, known he
 		return true, nil
 	})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot read a claim to report an XID", "claim", p.Claim.String(), "xid", known.Code)
+		klog.FromContext(ctx).Error(err, "Cannot read a claim to report an XID",
+			"claim", p.Claim.String(), "xid", known.Code)
 	}
 }
