@@ -295,6 +295,9 @@ func (a *asked) scheduled(r *rand.Rand, p *corev1.Pod, now time.Time) {
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, LastTransitionTime: metav1.NewTime(now.Add(-pick(r, time.Second, 30*time.Minute))),
 		Message: pick(r, "", "0/3 nodes are available: 3 cannot allocate all claims.", "0/3 nodes are available: 1 Insufficient cpu, 2 cannot allocate all claims."),
 	}
+	if condition.Message == "" {
+		a.traits["the scheduler names no devices"] = true
+	}
 	if reason == corev1.PodReasonSchedulingGated {
 		a.traits["the scheduler has not tried"] = true
 	} else if reason != corev1.PodReasonUnschedulable {
@@ -422,15 +425,16 @@ func (a *asked) live(t *testing.T) (out done) {
 	for _, v := range read.RuleVersions {
 		kinds[read.RuleResource(v)] = "DeviceTaintRuleList"
 	}
-	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds))
 	events := record.NewFakeRecorder(100)
 	control := controller.New(driver, client, controller.Options{
-		DemandConfigMap: "published", Namespace: "ns", Auto: []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}, MaxServingNodes: 1, SharesOnDemand: true, Waiting: true,
+		DemandConfigMap: "published", Namespace: "ns", Auto: []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}, MaxServingNodes: 1, SharesOnDemand: true,
+		Waiting: true, Preemption: true,
 		Events: events, Grace: time.Hour,
 	})
 	parts := []func(context.Context) error{
-		control.Observe, control.Lead, podevents.New(client, custom, control, podevents.Options{Driver: driver}).Run,
-		preempt.New(client, custom, control, events, preempt.Options{Driver: driver}).Run,
+		control.Observe, control.Lead, podevents.New(client, rules, control, podevents.Options{Driver: driver}).Run,
+		preempt.New(client, rules, control, events, preempt.Options{Driver: driver}).Run,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -510,7 +514,8 @@ func (a *asked) know(t *testing.T) (out known) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &pack.Cluster{Cluster: a.Cluster, Pods: a.pods, AllPods: true}
+	c := &pack.Cluster{Cluster: a.Cluster, Pods: a.pods}
+	c.States = read.States{read.Pods: nil}
 	c.Slices = packed
 	subject := why.Subject{Pod: a.pod}
 	out.Answer = why.Ask(t.Context(), &c.Cluster, subject, why.Options{Driver: driver, Brief: true, Now: time.Now(), Reader: whytest.Namespace})
@@ -564,6 +569,7 @@ var purposes = []purpose{
 	{ofPreempt, "claim is not made", "pods leave for claims that exist, because nothing else is known to be admitted", false},
 	{ofPreempt, "the scheduler fails", "an eviction does not mend an error of the scheduler", false},
 	{ofPreempt, "the scheduler has not tried", "the pod may fit", false},
+	{ofPreempt, "the scheduler names no devices", "it may lack something else, which no eviction gives it", false},
 	{ofPreempt, "PodGroup", "another system starts and ends the pods of a group together", false},
 	{ofPreempt, "Kueue", "Kueue preempts for its own pods", false},
 	{ofPreempt, "unjudged", "the ports of nodes are unknown, unless the scheduler says that all nodes lack devices only", false},

@@ -9,7 +9,7 @@ const controllerProgram = "./cmd/dra-controller"
 var waitingMutations = []Mutation{
 	{
 		Name: "pods get no Event unless the scheduler calls them unschedulable", File: "pkg/cluster/podevents/kind.go",
-		Old: "return !waiting.Waits(pod) ||", New: "return !waiting.SaidOf(pod).Unschedulable || !waiting.Waits(pod) ||",
+		Old: "if waiting.Waits(pod) && now", New: "if waiting.SaidOf(pod).Unschedulable && waiting.Waits(pod) && now",
 		Package: controllerProgram, Test: "TestWaitingPods_RandomTraits_FivePartsAgree",
 	},
 	{
