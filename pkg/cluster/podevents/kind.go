@@ -293,6 +293,9 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		}
 		replaced[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = claim
 	}
+	if made := waiting.ExtendedClaim(pod, k.cluster); made != nil {
+		about.found(made.Spec.Devices)
+	}
 	about.ours = about.ours || slices.ContainsFunc(waiting.Resources(pod), about.OursByResource)
 	if !about.ours && !unknown(pod, replaced) {
 		return none, nil, nil
