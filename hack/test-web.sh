@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../test"
 . ../hack/env.sh
 . ../hack/child.sh
+../hack/ci-packages.sh chromium:chromium >&2
 version=$1
 shift
 go test -count=1 -v -tags "$TAGS,web" ./web "$@"
