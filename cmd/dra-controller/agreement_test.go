@@ -347,7 +347,7 @@ func (a *asked) state(r *rand.Rand, p *corev1.Pod, now time.Time) {
 	}
 }
 
-// done is what the parts of a running controller did.
+// done has the acts of the parts of a running controller.
 type done struct {
 	// event is the text of the Event on the pod, and eventAt its time. evicted is the node whose pod was evicted first.
 	event, evicted     string
@@ -554,7 +554,7 @@ type purpose struct {
 
 // purposes are the differences that are meant: a part does nothing for pods with a trait, or acts otherwise.
 var purposes = []purpose{
-	{ofEvents, "gated", "whoever set the gate removes it, and the owner of the pod knows", false},
+	{ofEvents, "gated", "the owner of the gate removes it, and the owner of the pod knows", false},
 	{ofEvents, "two drivers", "the leader knows the slices of this driver only, so the text is about a part of the pod", true},
 	{ofEvents, "other driver", "the leader knows the slices of this driver only", false},
 	{ofEvents, "driver is unknown", "what is missing may be for another driver", false},
@@ -569,7 +569,7 @@ var purposes = []purpose{
 	{ofPreempt, "claim is not made", "pods leave for claims that exist, because nothing else is known to be admitted", false},
 	{ofPreempt, "the scheduler fails", "an eviction does not mend an error of the scheduler", false},
 	{ofPreempt, "the scheduler has not tried", "the pod may fit", false},
-	{ofPreempt, "the scheduler names no devices", "it may lack something else, which no eviction gives it", false},
+	{ofPreempt, "the scheduler names no devices", "it may lack a volume or CPU, which no eviction gives it", false},
 	{ofPreempt, "PodGroup", "another system starts and ends the pods of a group together", false},
 	{ofPreempt, "Kueue", "Kueue preempts for its own pods", false},
 	{ofPreempt, "unjudged", "the ports of nodes are unknown, unless the scheduler says that all nodes lack devices only", false},
@@ -685,8 +685,8 @@ func (a *asked) compare(k known, d done, began time.Time) map[string]string {
 }
 
 // TestWaitingPods_RandomTraits_FivePartsAgree asks the Events, the demand, the preemption, why, the plans and the budgets
-// about random pods, each in a cluster of its own: does it wait for devices, since when, on which nodes may it run, what
-// did the scheduler say, and how many devices does it need.
+// about random pods, each in a cluster of its own. They compare the wait, its begin, the nodes on which the pod may run,
+// the scheduler's words and the number of devices.
 func TestWaitingPods_RandomTraits_FivePartsAgree(t *testing.T) {
 	// The other handler waits by a clock from before a bubble, whose time begins in the year 2000.
 	handlers := utilruntime.ErrorHandlers

@@ -120,7 +120,8 @@ func attack(ctx context.Context, wg *sync.WaitGroup, address, from string, clien
 				if err != nil {
 					continue
 				}
-				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				bare := c
+				stop := context.AfterFunc(ctx, func() { _ = bare.Close() })
 				if !plain {
 					secure := tls.Client(c, &tls.Config{InsecureSkipVerify: true})
 					if secure.HandshakeContext(ctx) != nil {

@@ -131,8 +131,8 @@ func (s source) list(ctx context.Context, labels string, e *ends) iter.Seq[runti
 	}
 }
 
-// read calls put with each page of a source, and keeps how that ended. A missing right is no error, but a note. Other
-// errors name the objects.
+// read calls put with each page of a source, and keeps how that ended. A missing right becomes a note. Other errors
+// name the objects.
 func (r *reader) read(ctx context.Context, s source, labels string, put func(runtime.Object) error) error {
 	var e ends
 	for page := range s.list(ctx, labels, &e) {

@@ -99,6 +99,6 @@ func listed(s *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 
 // fieldsOf returns an API type as kubectl prints it: with the keys of objects in order.
 func fieldsOf(of any) map[string]any {
-	out, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(of) // It fails for types that are no structs.
+	out, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(of) // It fails only for other types than structs.
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -714,7 +715,7 @@ func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
 	for word, want := range map[string]string{
 		"answer": "starting a server failed: no server started: not now", "silent": `did not answer "start_server -uid 0" in time`,
 	} {
-		var out bytes.Buffer
+		var out logged
 		e := newEnv(t)
 		e.o.Log = log.New(&out, "", 0)
 		if word == "silent" {
@@ -736,6 +737,24 @@ func TestEnsure_NoServerStarts_ContainersReachTheDaemon(t *testing.T) {
 			t.Errorf("%s: the log lacks %q:\n%s", word, want, &out)
 		}
 	}
+}
+
+// logged keeps the text that goroutines have written.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *logged) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *logged) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // until waits for a status of a daemon.

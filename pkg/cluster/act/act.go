@@ -55,7 +55,7 @@ type Write struct {
 	Effect
 }
 
-// Effect is what a Write does.
+// Effect is the act of a Write.
 type Effect interface {
 	// Do writes. An error names the attempt.
 	Do(ctx context.Context, now time.Time) error

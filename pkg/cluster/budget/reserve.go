@@ -20,7 +20,7 @@ type Claim struct {
 	Name   string
 	UID    types.UID
 	Charge Charge
-	// For is that of the reservation.
+	// For names the entry of a pod, as in a Reservation.
 	For string
 }
 

@@ -68,7 +68,7 @@ type demandKeeper struct {
 	limitedAt time.Time
 }
 
-// unplaced is what a pod without a node asks for. The end of a pod in the cache can show it with a node.
+// unplaced has the requests of a pod without a node. The end of a pod in the cache can show it with a node.
 type unplaced struct {
 	asks []objects.Ask
 	// tried means that the scheduler found no node for it.

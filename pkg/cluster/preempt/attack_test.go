@@ -42,7 +42,7 @@ func (e *env) change(p *corev1.Pod, change func(*corev1.Pod)) {
 	e.put(e.pods.Update(trimmed))
 }
 
-// TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst has pods that wait for something else than devices, beside one
+// TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst has pods that wait for volumes, CPU and the like, beside one
 // that waits for devices: one pod is evicted for that one, and none for them.
 func TestKeeper_PodOfHigherPriorityCannotStart_IsNotFirst(t *testing.T) {
 	for name, stuck := range map[string]func(*corev1.Pod){

@@ -25,7 +25,7 @@ const (
 	// again is the time until victims are searched once more for a pod, after an eviction or without any.
 	again = time.Minute
 	// refused is this time after an eviction that the API server refused, and none the time after a search without
-	// victims. A pod whose eviction was refused is no victim for refusedFor.
+	// victims. A pod whose eviction was refused is spared for refusedFor.
 	refused, none = 30 * time.Second, 20 * time.Second
 	refusedFor    = 5 * time.Minute
 	// aheadFor is the time for which a pod counts that the scheduler tries before another one.

@@ -94,7 +94,7 @@ func (u PodUses) placeable(pod, out *corev1.Pod) {
 	}
 }
 
-// containers keeps the resources of containers. Of a pod with a node, its extended resources tell whether it has its
+// containers keeps the resources of containers. The extended ones of a pod with a node show whether it has its
 // devices.
 func (u PodUses) containers(in []corev1.Container, placed bool) (out []corev1.Container) {
 	for _, c := range in {

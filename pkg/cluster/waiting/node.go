@@ -59,7 +59,7 @@ func matches(node *corev1.Node, selector *corev1.NodeSelector) bool {
 	return err == nil && s.Match(node)
 }
 
-// Unjudged names the constraints of a pod that can keep it from a node and that nobody here knows.
+// Unjudged names the constraints of a pod that can keep it from a node and that this package does not know.
 func Unjudged(pod *corev1.Pod) (out []string) {
 	if a := pod.Spec.Affinity; a != nil {
 		if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {

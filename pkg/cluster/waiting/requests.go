@@ -24,8 +24,9 @@ func Served(pod *corev1.Pod, by selector.Resources) (out []corev1.ResourceName) 
 }
 
 // Requests returns the requests of the claim that the scheduler makes for the extended resources of a pod which classes
-// serve. Of each resource there is one for each container that keeps running, and one for what init containers need
-// beyond the containers after them. The names complete the word request, and are equal for a container's resources.
+// serve. There is one for each resource of each container that keeps running, and one for the resources that init
+// containers need beyond the containers after them. The names complete the word request, and are equal for a
+// container's resources.
 func Requests(pod *corev1.Pod, by selector.Resources) (out []resourceapi.DeviceRequest) {
 	for _, name := range Served(pod, by) {
 		add := func(container string, count int64) {

@@ -38,7 +38,7 @@ type Meter struct {
 
 	mu       sync.Mutex
 	counters counters
-	// plans are those of the last read of all records. Before it, known is false.
+	// plans were in the records at the last complete read. Before it, known is false.
 	plans []plan.Plan
 	known bool
 }

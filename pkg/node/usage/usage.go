@@ -79,7 +79,7 @@ type counters struct {
 	// boards are as last scanned, by PCI address. A new board in a slot replaces the earlier one.
 	boards map[string]gpu.GPU
 	sums   map[series]float64
-	// rates are what each series gains in a second since at.
+	// rates has the gain of each series in a second, since at.
 	rates map[series]float64
 	at    time.Time
 	// namespaces have the time of their last claim.
@@ -121,7 +121,7 @@ func (c *counters) advance(at time.Time, o observation) {
 	})
 }
 
-// see stores the boards of a scan. Profiles that it could not read are those of an earlier one. A board that only a
+// see stores the boards of a scan. Profiles that it could not read are taken from an earlier one. A board that only a
 // claim names is missing.
 func (c *counters) see(o observation) {
 	for _, g := range o.snapshot.GPUs {

@@ -165,7 +165,7 @@ func TestRedactText_PunctuationInAPassword_NothingIsLeft(t *testing.T) {
 			one := string(sign)
 			switch {
 			case strings.Contains(form, `\"%s`) && strings.Contains(`"\`, one):
-				continue // Three backslashes and more: nobody writes it by hand.
+				continue // Three backslashes and more do not occur.
 			case strings.Contains(form, `"%s`) && strings.Contains(`"\`, one):
 				one = `\` + one
 			case strings.Contains(form, `'%s`) && one == "'":

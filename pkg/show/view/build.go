@@ -169,7 +169,7 @@ type published struct {
 // cache has the part of the work that is equal for nodes of one make.
 type cache struct {
 	devices map[*pool.Shape][]published
-	// rooms are those of pools without unhealthy devices.
+	// rooms has pools without unhealthy devices only.
 	rooms map[heldPool]room
 }
 
