@@ -247,7 +247,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "pods are evicted because a scheduler fails", File: "pkg/cluster/preempt/step.go",
-		Old: "said.Unschedulable && said.Lacks > 0", New: "said.Lacks > 0",
+		Old: "w.said.Unschedulable && w.said.Lacks() > 0", New: "w.said.Lacks() > 0",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_PodThatMayNotPreempt_EvictsNone",
 	},
 	{
@@ -533,7 +533,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a pod whose victims leave slowly preempts again", File: "pkg/cluster/preempt/step.go",
-		Old: "!waitsForDevices(w, now) || k.served(w) {", New: "!waitsForDevices(w, now) {",
+		Old: "never || k.served(w) || !waits", New: "never || !waits",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_VictimsLeaveSlowly_NoOtherEviction",
 	},
 	{

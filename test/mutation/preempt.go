@@ -45,7 +45,7 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "pods are evicted though none lacks devices only", File: "pkg/cluster/preempt/step.go",
-		Old: "said.Unschedulable && said.Lacks > 0", New: "said.Unschedulable",
+		Old: "w.said.Unschedulable && w.said.Lacks() > 0", New: "w.said.Unschedulable",
 		Package: preemption, Test: "TestKeeper_SchedulerNamesAnotherReason_EvictsNone",
 	},
 	{
@@ -55,8 +55,15 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "a victim that is never evicted is tried for ever", File: "pkg/cluster/preempt/evict.go",
-		Old: "		k.refused[pod.UID] = now.Add(refusedFor)\n", New: "",
+		Old:     "refusal{sure || repeated, now.Add(refusedFor)}",
+		New:     "refusal{false, now.Add(refusedFor)}",
 		Package: preemption, Test: "TestKeeper_EvictionRefused_NextVictim",
+	},
+	{
+		Name: "an overloaded API server is taken for a disruption budget", File: "pkg/cluster/preempt/evict.go",
+		Old:     "k.o.Violate && (apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause)",
+		New:     "k.o.Violate && (apierrors.IsTooManyRequests(err)",
+		Package: preemption, Test: "TestKeeper_OverloadedServer_DeletesNone",
 	},
 	{
 		Name: "a victim that stays blocks its node for a year", File: "pkg/cluster/preempt/step.go",

@@ -228,16 +228,7 @@ func TestKeeper_PodsThatNeverFit_DoNotStarveOthers(t *testing.T) {
 
 // TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes has a victim with a grace period of a year.
 func TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes(t *testing.T) {
-	e := newEnv(t, Options{})
-	e.node("a")
-	e.node("b")
-	slow := e.add("low", "a", 1)
-	e.add("other", "b", 2)
-	e.add("high", "", 10)
-	e.slow = true
-	e.after(0)
-	e.expect("low")
-	e.change(slow, func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon.AddDate(1, 0, 0))) })
+	e := leaving(t, noon.AddDate(1, 0, 0))
 	for range rememberFor/tick - 2 {
 		e.after(tick)
 	}
@@ -248,25 +239,56 @@ func TestKeeper_VictimStaysForAYear_ForgottenAfterTenMinutes(t *testing.T) {
 	e.expect("low", "other")
 }
 
-// TestKeeper_EvictionRefused_NextVictim has a cheapest victim that the API server never evicts: a disruption budget whose
-// controller is behind, or a webhook.
+// TestKeeper_EvictionRefused_NextVictim has a cheapest victim that the API server never evicts. Errors that can be those
+// of a moment count when they are repeated, and an API server that is overloaded says nothing about the victim.
 func TestKeeper_EvictionRefused_NextVictim(t *testing.T) {
-	e := newEnv(t, Options{})
-	e.node("a", 2)
-	e.add("refused", "a", 1)
-	e.add("next", "a", 2)
-	e.add("high", "", 10)
-	e.refuses["refused"] = true
-	var tried []time.Duration
-	for since := time.Duration(0); since < refusedFor; since += tick {
-		before := len(e.client.Actions())
-		e.after(tick)
-		if slices.ContainsFunc(e.client.Actions()[before:], func(a clienttesting.Action) bool { return a.GetSubresource() == "eviction" }) {
-			tried = append(tried, since)
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, c := range map[string]struct {
+		refusal error
+		tried   int // The attempts in five minutes; 0 for one each time.
+	}{
+		"a disruption budget":       {byBudget(), 2},
+		"a webhook that denies":     {apierrors.NewForbidden(pods, "refused", errors.New("no")), 2},
+		"a webhook that fails":      {apierrors.NewInternalError(errors.New("failed calling webhook")), 3},
+		"too many requests":         {apierrors.NewTooManyRequests("slow down", 1), 0},
+		"a server without a leader": {apierrors.NewTimeoutError("no quorum", 1), 0},
+		"no answer":                 {errors.New("connection refused"), 0},
+	} {
+		e := newEnv(t, Options{})
+		e.node("a", 2)
+		e.add("refused", "a", 1)
+		e.add("next", "a", 2)
+		e.add("high", "", 10)
+		e.refuses["refused"] = c.refusal
+		var tried []time.Duration
+		for since := time.Duration(0); since < refusedFor; since += tick {
+			before := len(e.client.Actions())
+			e.after(tick)
+			if slices.ContainsFunc(e.client.Actions()[before:], func(a clienttesting.Action) bool { return a.GetSubresource() == "eviction" }) {
+				tried = append(tried, since)
+			}
+		}
+		if c.tried == 0 {
+			if e.expect(); len(tried) < 9 {
+				t.Errorf("%s: evictions were tried after %v", name, tried)
+			}
+			continue
+		}
+		if e.expect("next"); len(tried) != c.tried || tried[len(tried)-1] > time.Duration(c.tried)*refused {
+			t.Errorf("%s: evictions were tried after %v", name, tried)
 		}
 	}
-	e.expect("next")
-	if len(tried) != 2 || tried[1] > refused+tick {
-		t.Errorf("evictions were tried after %v", tried)
+}
+
+// TestKeeper_OverloadedServer_DeletesNone has the right to violate disruption budgets.
+func TestKeeper_OverloadedServer_DeletesNone(t *testing.T) {
+	e := newEnv(t, Options{Violate: true})
+	e.node("a")
+	low := e.add("low", "a", 1)
+	e.add("high", "", 10)
+	e.refuses["low"] = apierrors.NewTooManyRequests("slow down", 1)
+	e.after(0)
+	if _, err := e.client.CoreV1().Pods(low.Namespace).Get(t.Context(), low.Name, metav1.GetOptions{}); err != nil {
+		t.Errorf("the pod was deleted: %v", err)
 	}
 }

@@ -96,14 +96,17 @@ func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, d
 	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID)), DryRun: dryRun}
 	pods := k.client.CoreV1().Pods(pod.Namespace)
 	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o})
-	if k.o.Violate && (apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err)) {
-		err = pods.Delete(ctx, pod.Name, o) // Several budgets are an internal error.
+	// An API server that is overloaded has the same code as a disruption budget. Several budgets are an internal error.
+	if k.o.Violate && (apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsInternalError(err)) {
+		err = pods.Delete(ctx, pod.Name, o)
 	}
 	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
 		return nil
 	}
-	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		k.refused[pod.UID] = now.Add(refusedFor)
+	// An error of a webhook or of the API server counts when a second one repeats it.
+	sure := apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsForbidden(err)
+	if _, repeated := k.refusals[pod.UID]; sure || apierrors.IsInternalError(err) {
+		k.refusals[pod.UID] = refusal{sure || repeated, now.Add(refusedFor)}
 	}
 	return err
 }

@@ -77,8 +77,10 @@ type Keeper struct {
 	// room is since when a pod waits although claims that no pod uses count as released.
 	room map[types.UID]time.Time
 	// searched is when victims were last searched for a pod, and ahead since when it is tried before one for which they
-	// are searched. refused has the pods whose eviction was refused, until they may be victims again.
-	searched, ahead, refused map[types.UID]time.Time
+	// are searched.
+	searched, ahead map[types.UID]time.Time
+	// refusals has the pods that the API server did not evict.
+	refusals map[types.UID]refusal
 	// vain has the evictions that did not place their pod, by its owner.
 	vain map[types.UID]vain
 	// evictions has the eviction of each node whose pod does not run yet.
@@ -89,6 +91,12 @@ type Keeper struct {
 	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin.
 	// woke is when the scheduler was last made to try pods.
 	swept, alone, woke time.Time
+}
+
+// refusal is about a pod that the API server did not evict. It is spared if that was no mere error.
+type refusal struct {
+	spared bool
+	until  time.Time
 }
 
 // vain are evictions for the pods of one owner that did not place them. No pod is evicted for another one until a time.
@@ -124,7 +132,7 @@ func New(
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
 		turns: act.Turns{}, searched: map[types.UID]time.Time{}, ahead: map[types.UID]time.Time{},
-		refused: map[types.UID]time.Time{}, vain: map[types.UID]vain{},
+		refusals: map[types.UID]refusal{}, vain: map[types.UID]vain{},
 	}
 }
 

@@ -56,7 +56,7 @@ type env struct {
 	wakes  int
 	// evicted are the pods in the order of their evictions, and refuses those that the API server does not evict.
 	evicted []string
-	refuses map[string]bool
+	refuses map[string]error
 	// slow means that evicted pods stay.
 	slow bool
 	// deaf means that no plugin taints reserved GPUs, and fails that Nodes cannot be written.
@@ -67,7 +67,7 @@ func newEnv(t testing.TB, o Options) *env {
 	t.Helper()
 	e := &env{
 		t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(1000), now: noon,
-		refuses: map[string]bool{}, pods: cache.NewStore(cache.MetaNamespaceKeyFunc),
+		refuses: map[string]error{}, pods: cache.NewStore(cache.MetaNamespaceKeyFunc),
 	}
 	o.Driver = slicetest.Driver
 	kinds := map[schema.GroupVersionResource]string{}
@@ -83,8 +83,8 @@ func newEnv(t testing.TB, o Options) *env {
 			return false, nil, nil
 		}
 		eviction := create.GetObject().(*policyv1.Eviction)
-		if e.refuses[eviction.Name] {
-			return true, nil, apierrors.NewTooManyRequests("a budget", 0)
+		if err := e.refuses[eviction.Name]; err != nil {
+			return true, nil, err
 		}
 		if len(eviction.DeleteOptions.DryRun) == 0 {
 			e.evicted = append(e.evicted, eviction.Name)
@@ -399,8 +399,15 @@ func TestKeeper_ReservationOfAFormerLeader_Ends(t *testing.T) {
 	e.wantReserved("after", 0)
 }
 
-// TestKeeper_VictimsLeaveSlowly_NoOtherEviction has a victim with a grace period of five minutes, and another node.
-func TestKeeper_VictimsLeaveSlowly_NoOtherEviction(t *testing.T) {
+// byBudget is the answer of an API server about a pod that a disruption budget protects.
+func byBudget() error {
+	err := apierrors.NewTooManyRequests("a budget", 0)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}
+	return err
+}
+
+// leaving has two nodes with victims, of which the cheaper one leaves at a time.
+func leaving(t *testing.T, at time.Time) *env {
 	e := newEnv(t, Options{})
 	e.node("a")
 	e.node("b")
@@ -410,11 +417,13 @@ func TestKeeper_VictimsLeaveSlowly_NoOtherEviction(t *testing.T) {
 	e.slow = true
 	e.after(0)
 	e.expect("low")
-	at := metav1.NewTime(noon.Add(5 * time.Minute))
-	slow.DeletionTimestamp = &at
-	trimmed, err := kept.Trim(slow)
-	e.put(err)
-	e.put(e.pods.Update(trimmed))
+	e.change(slow, func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(at)) })
+	return e
+}
+
+// TestKeeper_VictimsLeaveSlowly_NoOtherEviction has a victim with a grace period of five minutes, and another node.
+func TestKeeper_VictimsLeaveSlowly_NoOtherEviction(t *testing.T) {
+	e := leaving(t, noon.Add(5*time.Minute))
 	for range 350 {
 		e.after(tick)
 	}
@@ -505,7 +514,7 @@ func TestKeeper_EvictionRefused_NoneIsEvicted(t *testing.T) {
 		e.put(err)
 		e.put(e.pods.Add(trimmed))
 		e.Claims[0].Status.ReservedFor = append(e.Claims[0].Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "second", UID: "second"})
-		e.refuses["second"] = true
+		e.refuses["second"] = byBudget()
 		e.add("high", "", 10)
 		e.after(0)
 		if violate {

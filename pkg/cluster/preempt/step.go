@@ -32,9 +32,9 @@ import (
 
 // waiter is a pod that waits for devices.
 type waiter struct {
-	pod   *corev1.Pod
-	since time.Time
-	goal  pack.Goal
+	pod  *corev1.Pod
+	said waiting.Said
+	goal pack.Goal
 	// key is equal for pods that ask for the same.
 	key uint64
 }
@@ -53,7 +53,7 @@ func (k *Keeper) Reconcile(
 	}
 	lowest := lowestPriority(objects.Pods)
 	due := func(w waiter) bool {
-		return now.Sub(w.since) >= patience && !now.Before(k.due[w.pod.UID]) && !now.Before(k.vain[ownerOf(w.pod)].until) &&
+		return now.Sub(w.said.At) >= patience && !now.Before(k.due[w.pod.UID]) && !now.Before(k.vain[ownerOf(w.pod)].until) &&
 			pack.Priority(w.pod) > lowest && k.may(w, now)
 	}
 	if !slices.ContainsFunc(queue, due) {
@@ -99,17 +99,17 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 		}
 		live.Insert(pod.UID)
 		namespaces[pod.Namespace] = true
-		out = append(out, waiter{pod: pod, since: waiting.SaidOf(pod).At})
+		out = append(out, waiter{pod: pod, said: waiting.SaidOf(pod)})
 	}
 	k.turns.Keep(namespaces)
 	maps.DeleteFunc(k.vain, func(_ types.UID, v vain) bool { return now.Sub(v.until) > longestVain })
-	maps.DeleteFunc(k.refused, func(_ types.UID, until time.Time) bool { return !now.Before(until) })
+	maps.DeleteFunc(k.refusals, func(_ types.UID, r refusal) bool { return !now.Before(r.until) })
 	for _, all := range []map[types.UID]time.Time{k.due, k.room, k.searched, k.ahead} {
 		maps.DeleteFunc(all, func(id types.UID, _ time.Time) bool { return !live.Has(id) })
 	}
 	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
 	slices.SortFunc(out, func(a, b waiter) int {
-		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.since.Compare(b.since), cmp.Compare(a.pod.UID, b.pod.UID))
+		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.said.At.Compare(b.said.At), cmp.Compare(a.pod.UID, b.pod.UID))
 	})
 	return out
 }
@@ -151,7 +151,7 @@ func goalOf(objects controller.Objects, pod *corev1.Pod, claims waiting.ByName, 
 func (k *Keeper) may(w waiter, now time.Time) bool {
 	pod := w.pod
 	never := ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever
-	if never || !waitsForDevices(w, now) || k.served(w) {
+	if never || k.served(w) || !waitsForDevices(w, now) {
 		return false
 	}
 	if pod.Status.NominatedNodeName == "" {
@@ -167,9 +167,8 @@ func (k *Keeper) may(w waiter, now time.Time) bool {
 // pods are served, and take what fits them before those of lower priority. One that the scheduler has not tried yet is
 // one of them for a moment.
 func waitsForDevices(w waiter, now time.Time) bool {
-	said := waiting.SaidOf(w.pod)
-	untried := !said.Tried && now.Sub(w.pod.CreationTimestamp.Time) < patience
-	return pack.Apart(w.pod) == "" && (said.Unschedulable && said.Lacks > 0 || untried)
+	untried := !w.said.Tried && now.Sub(w.said.At) < patience
+	return pack.Apart(w.pod) == "" && (w.said.Unschedulable && w.said.Lacks() > 0 || untried)
 }
 
 // before returns the pods that the scheduler tries before another one, and that take devices first. A pod that stayed
@@ -377,7 +376,12 @@ func (k *Keeper) search(
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
-	r.Refused, r.Before = sets.KeySet(k.refused), k.before(w, before, r.Together, now)
+	r.Refused, r.Before = sets.New[types.UID](), k.before(w, before, r.Together, now)
+	for id, one := range k.refusals {
+		if one.spared {
+			r.Refused.Insert(id)
+		}
+	}
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
 	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
 		"nodes", len(nodes), "victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
@@ -435,5 +439,5 @@ func everywhere(w waiter, nodes []*corev1.Node) bool {
 			usable++
 		}
 	}
-	return waiting.SaidOf(w.pod).Lacks == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
+	return w.said.Lacks() == usable && w.pod.Spec.SchedulerName == corev1.DefaultSchedulerName
 }

@@ -22,24 +22,27 @@ func Repels(pod *corev1.Pod) []corev1.PodAffinityTerm {
 
 // Repelled returns the nodes from which pods with a node keep a pod away.
 func Repelled(pod *corev1.Pod, pods []*corev1.Pod, nodes []*corev1.Node) sets.Set[string] {
-	out, byName := sets.New[string](), map[string]*corev1.Node{}
+	labelsOf, keys, domains := map[string]map[string]string{}, sets.New[string](), sets.New[[2]string]()
 	for _, n := range nodes {
-		byName[n.Name] = n
+		labelsOf[n.Name] = n.Labels
 	}
 	for _, other := range pods {
-		of := byName[other.Spec.NodeName]
-		if of == nil || other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
+		if other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		for _, term := range Repels(other) {
-			domain, ok := of.Labels[term.TopologyKey]
-			if !ok || !means(term, other.Namespace, pod) {
-				continue
+			domain, ok := labelsOf[other.Spec.NodeName][term.TopologyKey]
+			if ok && means(term, other.Namespace, pod) {
+				keys.Insert(term.TopologyKey)
+				domains.Insert([2]string{term.TopologyKey, domain})
 			}
-			for _, n := range nodes {
-				if value, ok := n.Labels[term.TopologyKey]; ok && value == domain {
-					out.Insert(n.Name)
-				}
+		}
+	}
+	out := sets.New[string]()
+	for _, n := range nodes {
+		for key := range keys {
+			if domain, ok := n.Labels[key]; ok && domains.Has([2]string{key, domain}) {
+				out.Insert(n.Name)
 			}
 		}
 	}

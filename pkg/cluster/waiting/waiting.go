@@ -73,14 +73,22 @@ type Said struct {
 	// Tried means that it has tried. Unschedulable means that it found a reason of the pod, not an error of its own.
 	Tried, Unschedulable bool
 	Message              string
-	// Lacks counts the nodes that lack devices for its claims.
-	Lacks int
 	// At is when it first said so, and the pod's creation before.
 	At time.Time
 }
 
 // lacking is the scheduler's count of nodes that lack devices.
 var lacking = regexp.MustCompile(`\b([0-9]+) cannot allocate all claims`)
+
+// Lacks counts the nodes that lack devices for the pod's claims.
+func (s Said) Lacks() int {
+	found := lacking.FindStringSubmatch(s.Message)
+	if found == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(found[1]) // A number that is too large is the largest.
+	return n
+}
 
 // SaidOf returns what the scheduler said about a pod.
 func SaidOf(pod *corev1.Pod) Said {
@@ -89,9 +97,6 @@ func SaidOf(pod *corev1.Pod) Said {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
 			out.Tried, out.Message = true, c.Message
 			out.Unschedulable = c.Reason == corev1.PodReasonUnschedulable
-			if found := lacking.FindStringSubmatch(c.Message); found != nil {
-				out.Lacks, _ = strconv.Atoi(found[1])
-			}
 			if !c.LastTransitionTime.IsZero() {
 				out.At = c.LastTransitionTime.Time
 			}
