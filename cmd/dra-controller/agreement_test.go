@@ -267,7 +267,9 @@ func (a *asked) resource(r *rand.Rand, p *corev1.Pod) {
 	default:
 		add(&p.Spec.Containers, "more-", max(n, 1))
 	}
-	if p.Status.ExtendedResourceClaimStatus == nil {
+	// The scheduler makes a claim only for resources that a class serves.
+	served := !a.traits["none of a resource"] && (name == "nvidia.com/mig-7g.80gb" || name == implicit+ofWhole)
+	if p.Status.ExtendedResourceClaimStatus == nil && served {
 		a.chance(r, 8, "claim of resources", func() {
 			c := whytest.Claim(waiter+"-extended-resources-x", ofWhole, 1)
 			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: c.Name}
@@ -555,6 +557,7 @@ type purpose struct {
 // purposes are the differences that are meant: a part does nothing for pods with a trait, or acts otherwise.
 var purposes = []purpose{
 	{ofEvents, "gated", "the owner of the gate removes it, and the owner of the pod knows", false},
+	{ofEvents, "devices are free", "the scheduler takes them in a moment, and the minute of the test ends before an Event", false},
 	{ofEvents, "two drivers", "the leader knows the slices of this driver only, so the text is about a part of the pod", true},
 	{ofEvents, "other driver", "the leader knows the slices of this driver only", false},
 	{ofEvents, "driver is unknown", "what is missing may be for another driver", false},
@@ -634,10 +637,13 @@ func (a *asked) compare(k known, d done, began time.Time) map[string]string {
 	out := map[string]string{}
 	differ := func(part, format string, args ...any) { out[part] = fmt.Sprintf(format, args...) }
 	ours := a.drivers(k)
+	if k.Result == why.Fits && len(k.Reasons) == 0 && a.since().After(began.Add(-time.Minute)) {
+		a.traits["devices are free"] = true
+	}
 	// Its Event says the same as why, after its time.
 	text := podevents.Text(k.Answer, nil)
-	if k.Result == why.Lacks {
-		text = "" // That Event has another reason.
+	if a.pod.Spec.NodeName != "" {
+		text = "" // An Event of another reason says that it lacks devices, and none that this is unknown.
 	}
 	if (d.event != "") != (text != "") || text != "" && !strings.HasPrefix(a.generic(d.event), a.generic(text)) {
 		differ(ofEvents, "the Event says %q, and why %q", d.event, text)
