@@ -136,6 +136,7 @@ func measure(name string, text []byte) (s size, err error) {
 	var words scanner.Scanner
 	file := files.AddFile(name, files.Base(), len(text))
 	words.Init(file, text, nil, 0)
+	var last, before token.Token
 	for {
 		at, what, literal := words.Scan()
 		if what == token.EOF {
@@ -146,6 +147,14 @@ func measure(name string, text []byte) (s size, err error) {
 		if !inside && (what != token.SEMICOLON || literal == ";") {
 			s.tokens++
 		}
+		// A layout costs nothing: neither the comma before a bracket on its own line, nor a text on more than one line.
+		switch {
+		case last == token.COMMA && (what == token.RPAREN || what == token.RBRACE || what == token.RBRACK):
+			s.tokens--
+		case what == token.STRING && last == token.ADD && before == token.STRING:
+			s.tokens -= 2
+		}
+		before, last = last, what
 	}
 	for line := range strings.Lines(string(text)) {
 		s.lines++

@@ -20,6 +20,9 @@ func TestMeasure_File_CountsWhatIsWritten(t *testing.T) {
 	if got, _ := measure("a.go", []byte("package a\n\n//"+strings.Repeat("ü", 119)+"\n\t//"+strings.Repeat("x", 115)+"\n")); got.long != 2 {
 		t.Errorf("%d long lines, want 2", got.long)
 	}
+	if got, _ := measure("a.go", []byte("package a\n\nvar x = f(\n\t1,\n\t\"a \"+\n\t\t\"b\",\n)\n")); got.tokens != 2+4+5 {
+		t.Errorf("%d tokens, want 11: the layout was counted", got.tokens)
+	}
 	if _, err := measure("a.go", []byte("no Go")); err == nil {
 		t.Error("a file that is not Go was measured")
 	}
