@@ -73,7 +73,11 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	shares.KeepMode = n.KeepComputeMode
 	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
 	hook := &hook{
-		machine: n.machine, sources: map[string]string{kubeletplugin.HookName: n.CDIHookPath}, dir: dataDir(n.Config), node: g.root, reports: n.events,
+		machine: n.machine,
+		sources: map[string]string{kubeletplugin.HookName: n.CDIHookPath},
+		dir:     dataDir(n.Config),
+		node:    g.root,
+		reports: n.events,
 	}
 	if n.cgroups != "" {
 		hook.sources[limits.HookName] = limitHook(n.Config)
@@ -81,13 +85,26 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	limitRequests := filepath.Join(dataDir(n.Config), "memory-limits")
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
-		Driver: n.DriverName, Pool: wire.PoolName(n.NodeName), MonitorPool: wire.MonitorPoolName(n.NodeName),
-		Scans: g.scans, Edits: root{hook, g.root}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
-		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares, sharing.TimeSliceExecutor: slices},
-		Settle:    []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
-		Sharing:   s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config),
-		LimitHook: filepath.Join(dataDir(n.Config), limits.HookName), LimitRequests: limitRequests, DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
+		Host:        n.machine,
+		Dir:         stateDir(n.Config),
+		Specs:       specs,
+		Driver:      n.DriverName,
+		Pool:        wire.PoolName(n.NodeName),
+		MonitorPool: wire.MonitorPoolName(n.NodeName),
+		Scans:       g.scans,
+		Edits:       root{hook, g.root},
+		Reports:     n.events,
+		Kernel:      func() string { return inventory.Bindings(n.SysRoot) },
+		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares,
+			sharing.TimeSliceExecutor: slices},
+		Settle:        []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
+		Sharing:       s,
+		NoMPS:         noMPS(n.Config),
+		MPSDir:        mpsDir(n.Config),
+		LimitHook:     filepath.Join(dataDir(n.Config), limits.HookName),
+		LimitRequests: limitRequests,
+		DevicePlugins: g.devicePlugins,
+		Metadata:      n.DeviceMetadata,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
@@ -108,7 +125,8 @@ func shareFiles(dir, filesystems string) error {
 	}
 	return &claimerror.Error{
 		Reason: claimerror.HostFailure, Attempt: "let containers read the files of their claims", Cause: err,
-		Remedy: "where SELinux enforces its policy, they read neither device metadata nor NCCL's topology, and reach no MPS daemon: " +
+		Remedy: "where SELinux enforces its policy, they read neither device metadata nor NCCL's topology, and reach " +
+			"no MPS daemon: " +
 			"run on the node, as root: chcon -R -t container_file_t " + dir,
 	}
 }
@@ -182,7 +200,8 @@ func (h *hook) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := h.Install(ctx)
 		if err != nil && err.Error() != last {
-			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
+			klog.FromContext(ctx).Error(err,
+				"Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 		}
 		last = fmt.Sprint(err)
 		if err != nil || ran {
@@ -223,7 +242,8 @@ func driverDevice(d plan.Device) driverroot.Device {
 	}
 	if d.Kind == gpu.KindMIG && !d.Admin {
 		p := d.Partition
-		out.Partition = &driverroot.Partition{UUID: p.UUID, GPUInstance: p.GPUInstance, ComputeInstance: p.ComputeInstance}
+		out.Partition = &driverroot.Partition{UUID: p.UUID, GPUInstance: p.GPUInstance,
+			ComputeInstance: p.ComputeInstance}
 	}
 	return out
 }

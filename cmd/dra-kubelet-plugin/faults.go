@@ -26,14 +26,20 @@ func newFaults(n *node) (*faults, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &faults{records, tracker.New(n.machine, records, settingLock(n.Config, tracker.Setting), n.events, n.Config.XIDs)}, nil
+	return &faults{records, tracker.New(n.machine, records, settingLock(n.Config, tracker.Setting), n.events,
+		n.Config.XIDs)}, nil
 }
 
 // newKernelLog finds XIDs in the kernel's log.
 func newKernelLog(n *node, g *gpus, f *faults, instance *host.Instance) *kernellog.Log {
 	return kernellog.New(n.machine, kernellog.Options{
-		Path: n.KernelLog, Cursor: filepath.Join(stateDir(n.Config), "kernellog.json"), Scans: g.scans, Health: f.tracker, XIDs: g.xids,
-		Instance: instance, Reports: n.events,
+		Path:     n.KernelLog,
+		Cursor:   filepath.Join(stateDir(n.Config), "kernellog.json"),
+		Scans:    g.scans,
+		Health:   f.tracker,
+		XIDs:     g.xids,
+		Instance: instance,
+		Reports:  n.events,
 	})
 }
 

@@ -36,7 +36,8 @@ func serveHTTP(c flags.Config, m *metrics.Metrics) (stop func(), err error) {
 			klog.Background().Error(err, "Serving metrics failed")
 		}
 	}()
-	klog.Background().Info("Serving HTTP", "address", listener.Addr(), "metrics", c.MetricsPath, "profiles", c.PprofPath)
+	klog.Background().Info("Serving HTTP", "address", listener.Addr(), "metrics", c.MetricsPath, "profiles",
+		c.PprofPath)
 	return func() { _ = server.Close() }, nil
 }
 
@@ -60,5 +61,6 @@ func profiles(mux *http.ServeMux, path string) {
 	mux.HandleFunc("GET "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
 		pprof.Handler(r.PathValue("name")).ServeHTTP(w, r)
 	})
-	mux.Handle("GET "+path+"/{$}", http.StripPrefix(strings.TrimSuffix(path, "/debug/pprof"), http.HandlerFunc(pprof.Index)))
+	mux.Handle("GET "+path+"/{$}", http.StripPrefix(strings.TrimSuffix(path, "/debug/pprof"),
+		http.HandlerFunc(pprof.Index)))
 }

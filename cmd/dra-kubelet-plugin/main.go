@@ -35,7 +35,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
+		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that "+
+			"claim them.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-kubelet-plugin --help\n", err)
@@ -149,22 +150,55 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		return nil, err
 	}
 	scanner := inventory.New(inventory.Options{
-		Library: d.gpus.library, Scans: d.gpus.scans, Trigger: d.gpus.scan, Switches: d.gpus.switches, Interconnects: d.claims.mig,
-		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Cgroups: d.cgroups, DevRoot: cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
+		Library:       d.gpus.library,
+		Scans:         d.gpus.scans,
+		Trigger:       d.gpus.scan,
+		Switches:      d.gpus.switches,
+		Interconnects: d.claims.mig,
+		Health:        d.faults.tracker,
+		ProcRoot:      d.ProcRoot,
+		SysRoot:       d.SysRoot,
+		Cgroups:       d.cgroups,
+		DevRoot:       cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
 	})
 	readiness := publishing.NewReadiness(d.gpus.root, d.events, d.changed)
 	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
-		Settings: d.Settings, Sharing: d.sharing, AdoptExternal: d.AdoptExternalMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
-		Holders: d.measurements.holders, Cordoned: d.cordons, Readiness: readiness, Records: d.claims.engine, Reports: d.events,
+		Settings:      d.Settings,
+		Sharing:       d.sharing,
+		AdoptExternal: d.AdoptExternalMIG,
+		Modes:         d.claims.mig,
+		DevicePlugins: d.gpus.devicePlugins,
+		Holders:       d.measurements.holders,
+		Cordoned:      d.cordons,
+		Readiness:     readiness,
+		Records:       d.claims.engine,
+		Reports:       d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
-		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
-		HealthcheckPort: d.HealthcheckPort, Client: d.client, Inventory: scanner, Instance: d.instance, SchedulerVersion: d.Scheduler,
-		DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace,
-		Idle: freeMemory, Settings: settings, ClaimsChanged: d.measurements.meter.Changed,
+		Driver:           d.DriverName,
+		Node:             d.NodeName,
+		PodUID:           d.PodUID,
+		DataDir:          dataDir(d.Config),
+		RegistrarDir:     d.KubeletRegistrarDir,
+		HealthcheckPort:  d.HealthcheckPort,
+		Client:           d.client,
+		Inventory:        scanner,
+		Instance:         d.instance,
+		SchedulerVersion: d.Scheduler,
+		DevicePlugins:    d.gpus.devicePlugins,
+		Usage:            d.measurements.usage,
+		VanishedGrace:    d.VanishedClaimGrace,
+		Idle:             freeMemory,
+		Settings:         settings,
+		ClaimsChanged:    d.measurements.meter.Changed,
 		XIDs: kubeletplugin.XIDOptions{
-			Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Locks: d.gpus.watcher, Health: d.faults.tracker,
-			Polls: d.gpus.xids, Ignore: d.XIDs.Ignore,
+			Library:  d.gpus.library,
+			ProcRoot: d.ProcRoot,
+			SysRoot:  d.SysRoot,
+			Locks:    d.gpus.watcher,
+			Health:   d.faults.tracker,
+			Polls:    d.gpus.xids,
+			Ignore:   d.XIDs.Ignore,
 		},
 		Background: append(d.background(), readiness),
 	}), nil
@@ -172,16 +206,24 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 
 // newSettings restores the settings of GPUs that no claim needs.
 func (d *driver) newSettings() (*executor.Settings, error) {
-	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(), d.claims.timeSlice.Setting(), d.claims.mig.StuckSetting()}
+	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(),
+		d.claims.timeSlice.Setting(), d.claims.mig.StuckSetting()}
 	if d.HealthReset == flags.ResetWhenIdle {
 		attempts, err := openRecords(d.machine, d.Config, reset.Setting)
 		if err != nil {
 			return nil, err
 		}
 		resets := reset.New(reset.Options{
-			Faults: d.faults.records, Attempts: attempts, SMI: computepolicy.SMI{Root: d.ContainerDriverRoot}, Health: d.faults.tracker,
-			DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, Switches: d.gpus, ProcRoot: d.ProcRoot, Clock: d.machine,
-			Reports: d.events,
+			Faults:        d.faults.records,
+			Attempts:      attempts,
+			SMI:           computepolicy.SMI{Root: d.ContainerDriverRoot},
+			Health:        d.faults.tracker,
+			DevicePlugins: d.gpus.devicePlugins,
+			Usage:         d.measurements.usage,
+			Switches:      d.gpus,
+			ProcRoot:      d.ProcRoot,
+			Clock:         d.machine,
+			Reports:       d.events,
 		})
 		settings = append(settings, resets.Setting())
 	}

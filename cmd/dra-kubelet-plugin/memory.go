@@ -52,7 +52,8 @@ func dropBinary() error {
 		if start >= end {
 			continue
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start), unix.MADV_DONTNEED); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), uintptr(end-start),
+			unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("madvise: %w", errno)
 		}
 	}

@@ -83,20 +83,39 @@ func newGPUs(n *node) (*gpus, error) {
 		return nil, err
 	}
 	root := driverroot.New(driverroot.Options{
-		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
-		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName), Load: true,
+		DriverRoot:     n.ContainerDriverRoot,
+		HostDriverRoot: n.NvidiaDriverRoot,
+		DevRoot:        n.DevRoot,
+		HostDevRoot:    n.DevRoot,
+		ProcRoot:       n.ProcRoot,
+		HookPath:       filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
+		Load:           true,
 	})
 	own := "/dev"
 	if n.DevRoot != "" && n.DevRoot != "/" {
 		own = "" // NVML finds its nodes elsewhere.
 	}
-	scans, kubelet := inventory.NewLatest(), podresources.NewKubelet(filepath.Join(n.KubeletPodResourcesDir, "kubelet.sock"))
+	scans, kubelet := inventory.NewLatest(),
+		podresources.NewKubelet(filepath.Join(n.KubeletPodResourcesDir, "kubelet.sock"))
 	return &gpus{
-		library: driverroot.Library{Library: native.New(n.ContainerDriverRoot), Root: root, OwnDev: own}, root: root, scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
-		switches: new(inventory.Switches), watcher: watcher.NewLocks(), sampler: sampler.NewLocks(),
-		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(podresources.DevicePluginsOptions{
-			Kubelet: kubelet, Scans: scans, Records: served, Host: n.machine, Lock: settingLock(n.Config, podresources.DevicePluginSetting),
-			Changed: n.changed, Metrics: n.metrics, Reports: n.events,
+		library:  driverroot.Library{Library: native.New(n.ContainerDriverRoot), Root: root, OwnDev: own},
+		root:     root,
+		scans:    scans,
+		scan:     notify.NewTrigger(),
+		xids:     notify.NewTrigger(),
+		switches: new(inventory.Switches),
+		watcher:  watcher.NewLocks(),
+		sampler:  sampler.NewLocks(),
+		kubelet:  kubelet,
+		devicePlugins: podresources.NewDevicePlugins(podresources.DevicePluginsOptions{
+			Kubelet: kubelet,
+			Scans:   scans,
+			Records: served,
+			Host:    n.machine,
+			Lock:    settingLock(n.Config, podresources.DevicePluginSetting),
+			Changed: n.changed,
+			Metrics: n.metrics,
+			Reports: n.events,
 		}),
 	}, nil
 }

@@ -38,7 +38,8 @@ func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *meas
 		o.ProcRoot, o.Mounts = processes(n, c)
 	}
 	samples := sampler.New(o)
-	holders := podresources.NewHolders(usage, podresources.HoldersOptions{SysRoot: n.SysRoot, AllowReset: n.AllowReset, Changed: n.changed})
+	holders := podresources.NewHolders(usage, podresources.HoldersOptions{SysRoot: n.SysRoot, AllowReset: n.AllowReset,
+		Changed: n.changed})
 	// Earlier versions kept the sums of GPU seconds in this file. Nothing reads one that stays.
 	_ = n.machine.Remove("usage.remove", filepath.Join(stateDir(n.Config), "usage.json"))
 	meter := gpuusage.NewMeter(c.engine, g.scans, g.devicePlugins, samples, instance)
@@ -51,7 +52,8 @@ func measured(c flags.Config) bool { return c.HTTPEndpoint != "" && c.MetricsPat
 // processes returns where a sampler finds the claims of processes.
 func processes(n *node, c *claims) (procRoot string, mounts *sampler.Mounts) {
 	if !inNodesPIDNamespace(ownProc, n.ProcRoot) {
-		klog.Background().Info("Warning: the plugin does not run in the node's PID namespace, so the GPUs' processes are not measured; set hostPID in its pod")
+		klog.Background().Info("Warning: the plugin does not run in the node's PID namespace, so the GPUs' processes " +
+			"are not measured; set hostPID in its pod")
 		return "", nil
 	}
 	dir := dataDir(n.Config)

@@ -49,11 +49,14 @@ func newDemand(ctx context.Context, n *node) *publishing.Demand {
 	if n.DemandConfigMap == "" {
 		return nil
 	}
-	return publishing.NewDemand(ctx, n.client, n.DriverName, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events, n.changed)
+	return publishing.NewDemand(ctx, n.client, n.DriverName, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events,
+		n.changed)
 }
 
 // newSharingSettings reads the file, if there is one. It fires changed after each change.
-func newSharingSettings(c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Demand) *sharingSettings {
+func newSharingSettings(
+	c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Demand,
+) *sharingSettings {
 	s := &sharingSettings{path: c.SharingConfig, reports: reports, changed: changed, asked: asked}
 	first := sharing.Node{Name: c.NodeName, MPS: c.MPSDir != ""}
 	if asked != nil {

@@ -40,16 +40,22 @@ func newBundle(f *factory) *cobra.Command {
 		Use:   "bundle [NODE...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "Write an archive for support",
-		Long: "Write an archive with the slices, claims, classes and nodes, the driver's pods with their logs, metrics and Events,\n" +
-			"and the output of doctor, layout and claims; of some nodes, or of all. Passwords, tokens and keys are replaced by\n" +
-			bundle.Redacted + ", and so are the values of variables, annotations and flags that the driver does not know, and the\n" +
-			"parameters and data of other drivers. Names of namespaces, pods and nodes stay: look through the archive before you\n" +
+		Long: "Write an archive with the slices, claims, classes and nodes, the driver's pods with their logs, " +
+			"metrics and Events,\n" +
+			"and the output of doctor, layout and claims; of some nodes, or of all. Passwords, tokens and keys are " +
+			"replaced by\n" +
+			bundle.Redacted + ", and so are the values of variables, annotations and flags that the driver does not " +
+			"know, and the\n" +
+			"parameters and data of other drivers. Names of namespaces, pods and nodes stay: look through the " +
+			"archive before you\n" +
 			"send it. missing.txt in the archive lists what could not be read.",
 		Example: "  kubectl gpu bundle\n  kubectl gpu bundle n1 -f n1.tar.gz",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	c.Flags().StringVarP(&file, "filename", "f", "", "File to write, which must not exist; - is the standard output. Default: gpu-bundle-TIME.tar.gz")
-	c.Flags().StringVar(&maxSize, "max-size", defaultMaxSize, "Limit on the size of all files together, before compression.")
+	c.Flags().StringVarP(&file, "filename", "f", "",
+		"File to write, which must not exist; - is the standard output. Default: gpu-bundle-TIME.tar.gz")
+	c.Flags().StringVar(&maxSize, "max-size", defaultMaxSize,
+		"Limit on the size of all files together, before compression.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		limit, err := resource.ParseQuantity(maxSize)
 		if err != nil || limit.Value() <= 0 {
@@ -116,8 +122,10 @@ func (f *factory) bundle(ctx context.Context, nodes []string, file string, limit
 // collect adds all files: first the small ones, which say most.
 func (a *collector) collect(ctx context.Context) {
 	for _, args := range [][]string{
-		append([]string{"doctor", "-v"}, a.nodes...), append([]string{"layout"}, a.nodes...), append([]string{"ls", "-o", "wide"}, a.nodes...),
-		append([]string{"slices", "-o", "wide"}, a.nodes...), {"claims", "-A", "-o", "wide"}, append([]string{"top"}, a.nodes...), {"top", "claims", "-A", "-o", "wide"},
+		append([]string{"doctor", "-v"}, a.nodes...), append([]string{"layout"}, a.nodes...),
+		append([]string{"ls", "-o", "wide"}, a.nodes...),
+		append([]string{"slices", "-o", "wide"}, a.nodes...), {"claims", "-A", "-o", "wide"}, append([]string{"top"},
+			a.nodes...), {"top", "claims", "-A", "-o", "wide"},
 	} {
 		a.command(ctx, args)
 	}
@@ -167,11 +175,14 @@ func (a *collector) collect(ctx context.Context) {
 	for _, s := range all.Slices {
 		published[s.Node] = true
 	}
-	a.objects(ctx, "v1", "nodes", "", "", func(u *unstructured.Unstructured) bool { return published[u.GetName()] && a.wanted(u.GetName()) })
+	a.objects(ctx, "v1", "nodes", "", "", func(u *unstructured.Unstructured) bool {
+		return published[u.GetName()] && a.wanted(u.GetName())
+	})
 	a.objects(ctx, "v1", "events", metav1.NamespaceAll, "", func(u *unstructured.Unstructured) bool {
 		kind, _, _ := unstructured.NestedString(u.Object, "involvedObject", "kind")
 		name, _, _ := unstructured.NestedString(u.Object, "involvedObject", "name")
-		return kind == "ResourceClaim" && claims[u.GetNamespace()+"/"+name] || kind == "Node" && published[name] && a.wanted(name)
+		return kind == "ResourceClaim" && claims[u.GetNamespace()+"/"+name] || kind == "Node" && published[name] &&
+			a.wanted(name)
 	})
 	a.objects(ctx, "resource.k8s.io/v1", "resourceslices", "", "", func(u *unstructured.Unstructured) bool {
 		driver, _, _ := unstructured.NestedString(u.Object, "spec", "driver")
@@ -211,7 +222,9 @@ func (a *collector) command(ctx context.Context, args []string) {
 }
 
 // objects adds the objects of a resource, in files of a page each, until the archive is full.
-func (a *collector) objects(ctx context.Context, groupVersion, resource, namespace, labels string, keep func(*unstructured.Unstructured) bool) {
+func (a *collector) objects(
+	ctx context.Context, groupVersion, resource, namespace, labels string, keep func(*unstructured.Unstructured) bool,
+) {
 	at, err := schema.ParseGroupVersion(groupVersion)
 	if err != nil {
 		a.Missing("%s: %v", resource, err)

@@ -55,7 +55,8 @@ func newClaims(f *factory) *cobra.Command {
 				age = number(f.now().Sub(claim.Created.Time).Seconds())
 			}
 			rows = append(rows, record{namespace: claim.Namespace, name: claim.Name, object: claim, cells: []any{
-				claim.Namespace, claim.Name, coloured{string(claim.State), claim.Colour()}, cmp.Or(claim.Node, "-"), names,
+				claim.Namespace, claim.Name, coloured{string(claim.State), claim.Colour()}, cmp.Or(claim.Node, "-"),
+				names,
 				fmt.Sprint(claim.Shares), cmp.Or(strings.Join(claim.Pods, ","), "-"), f.age(claim.Created),
 			}, order: map[string]any{
 				"namespace": claim.Namespace, "name": claim.Name, "state": string(claim.State), "node": claim.Node,
@@ -95,11 +96,23 @@ func newLsPods(f *factory) *cobra.Command {
 		s.filter(all)
 		var rows []record
 		for _, p := range view.Pods(all.Objects) {
-			rows = append(rows, record{namespace: p.Namespace, name: p.Name, object: p, cells: []any{
-				p.Namespace, p.Name, cmp.Or(p.Node, "-"), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
-			}, order: map[string]any{"namespace": p.Namespace, "pod": p.Name, "node": p.Node, "devices": number(len(p.Devices))}})
+			rows = append(rows, record{
+				namespace: p.Namespace,
+				name:      p.Name,
+				object:    p,
+				cells: []any{
+					p.Namespace, p.Name, cmp.Or(p.Node, "-"), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
+				},
+				order: map[string]any{
+					"namespace": p.Namespace,
+					"pod":       p.Name,
+					"node":      p.Node,
+					"devices":   number(len(p.Devices)),
+				},
+			})
 		}
-		return o.print("Pod", "NAMESPACE,POD,NODE,CLAIMS,DEVICES", rows, s.none("pods with devices of driver "+f.driver))
+		return o.print("Pod", "NAMESPACE,POD,NODE,CLAIMS,DEVICES", rows,
+			s.none("pods with devices of driver "+f.driver))
 	})
 	return c
 }

@@ -23,15 +23,20 @@ func newCleanup(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the objects that an uninstalled driver left",
-		Long: "Remove the objects that the controller made and that helm uninstall leaves: its DeviceClasses, its labels of nodes, and\n" +
-			"in the namespace of --namespace its Lease and the ConfigMap with the demand. Labels with another writer's value stay,\n" +
-			"and so do GPU budgets with their CustomResourceDefinition, and cordons. The command changes nothing while a node\n" +
+		Long: "Remove the objects that the controller made and that helm uninstall leaves: its DeviceClasses, its " +
+			"labels of nodes, and\n" +
+			"in the namespace of --namespace its Lease and the ConfigMap with the demand. Labels with another " +
+			"writer's value stay,\n" +
+			"and so do GPU budgets with their CustomResourceDefinition, and cordons. The command changes nothing " +
+			"while a node\n" +
 			"publishes devices of the driver, while a pod of it runs, or if you may not see these.",
 		Example: "  kubectl gpu cleanup -n gpu-dra-driver --dry-run=server\n  kubectl gpu cleanup -n gpu-dra-driver",
 		Args:    cobra.NoArgs,
 	}
-	c.Flags().StringVar(&dryRun, "dry-run", "none", "none, or server: send requests that change nothing, and print the result.")
-	c.Flags().StringVar(&demand, "configmap", "gpu-dra-driver-asked", "ConfigMap with the demand: the full name of the release, and -asked.")
+	c.Flags().StringVar(&dryRun, "dry-run", "none",
+		"none, or server: send requests that change nothing, and print the result.")
+	c.Flags().StringVar(&demand, "configmap", "gpu-dra-driver-asked",
+		"ConfigMap with the demand: the full name of the release, and -asked.")
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
@@ -45,7 +50,8 @@ func newCleanup(f *factory) *cobra.Command {
 		case len(o.Unseen) > 0:
 			return fmt.Errorf("nothing is removed, because the driver may still run: %s", strings.Join(o.Unseen, "; "))
 		case len(o.Slices) > 0 || pods > 0:
-			return fmt.Errorf("nothing is removed, because the driver is installed: %d ResourceSlices and %d pods exist. Run helm uninstall first", len(o.Slices), pods)
+			return fmt.Errorf("nothing is removed, because the driver is installed: %d ResourceSlices and %d pods "+
+				"exist. Run helm uninstall first", len(o.Slices), pods)
 		}
 		return (&cleaning{factory: f, objects: o, dryRun: dryRun == "server", demand: demand}).run(ctx)
 	})
@@ -75,7 +81,8 @@ func (c *cleaning) run(ctx context.Context) error {
 		if class.Labels[deviceclasses.ManagedBy] != c.driver {
 			continue
 		}
-		if err := c.done("delete DeviceClass "+class.Name, "deviceclass "+class.Name+" deleted"+suffix, client.ResourceV1().DeviceClasses().Delete(ctx, class.Name, options)); err != nil {
+		if err := c.done("delete DeviceClass "+class.Name, "deviceclass "+class.Name+" deleted"+suffix,
+			client.ResourceV1().DeviceClasses().Delete(ctx, class.Name, options)); err != nil {
 			return err
 		}
 	}
@@ -86,17 +93,20 @@ func (c *cleaning) run(ctx context.Context) error {
 		}
 		_, err := client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, change.Patch(n.ResourceVersion),
 			metav1.PatchOptions{FieldManager: "kubectl-gpu", DryRun: options.DryRun})
-		if err := c.done("remove the labels of node "+n.Name, fmt.Sprintf("node %s: %d labels removed%s", n.Name, len(change.Labels), suffix), err); err != nil {
+		if err := c.done("remove the labels of node "+n.Name,
+			fmt.Sprintf("node %s: %d labels removed%s", n.Name, len(change.Labels), suffix), err); err != nil {
 			return err
 		}
 	}
 	lease, demand := "dra-controller."+c.driver, c.demand
 	err = client.CoordinationV1().Leases(namespace).Delete(ctx, lease, options)
-	if err := c.done("delete Lease "+namespace+"/"+lease, "lease "+namespace+"/"+lease+" deleted"+suffix, err); err != nil {
+	if err := c.done("delete Lease "+namespace+"/"+lease, "lease "+namespace+"/"+lease+" deleted"+suffix,
+		err); err != nil {
 		return err
 	}
 	err = client.CoreV1().ConfigMaps(namespace).Delete(ctx, demand, options)
-	if err := c.done("delete ConfigMap "+namespace+"/"+demand, "configmap "+namespace+"/"+demand+" deleted"+suffix, err); err != nil {
+	if err := c.done("delete ConfigMap "+namespace+"/"+demand, "configmap "+namespace+"/"+demand+" deleted"+suffix,
+		err); err != nil {
 		return err
 	}
 	if c.removed == 0 {

@@ -28,8 +28,10 @@ func newClear(f *factory) *cobra.Command {
 		Use:   "clear DEVICE...",
 		Short: "Forget a GPU's fault after its repair",
 		Long: "Let the node's plugin forget the faults that it remembers of a GPU, so that claims can get it again.\n" +
-			"It is for faults of memory, for XIDs of the chart value health.taintXIDs, and for GPUs whose NVIDIA driver reports no\n" +
-			"recovery action (before R570). Other faults end by themselves. Repair the GPU first, as kubectl gpu doctor says.\n" +
+			"It is for faults of memory, for XIDs of the chart value health.taintXIDs, and for GPUs whose NVIDIA " +
+			"driver reports no\n" +
+			"recovery action (before R570). Other faults end by themselves. Repair the GPU first, as kubectl gpu " +
+			"doctor says.\n" +
 			"A fault that its driver still reports comes back.\n" +
 			"It needs the right to create the subresource pods/exec in the driver's namespace.\n" + deviceHelp,
 		Example: "  kubectl gpu clear n1/gpu-0000-1b-00-0",
@@ -53,7 +55,8 @@ func newClear(f *factory) *cobra.Command {
 		for _, g := range gpus {
 			at := slices.IndexFunc(plugins, func(p corev1.Pod) bool { return p.Spec.NodeName == g.Node })
 			if at < 0 {
-				return fmt.Errorf("clear the faults of GPU %s/%s: no plugin of the driver runs on the node, or you may not list its pods", g.Node, g.Name)
+				return fmt.Errorf("clear the faults of GPU %s/%s: no plugin of the driver runs on the node, or you "+
+					"may not list its pods", g.Node, g.Name)
 			}
 			out, err := execute(ctx, config, plugins[at], "dra-kubelet-plugin", "--clear-faults="+g.PCIAddress)
 			if err != nil {
@@ -61,7 +64,8 @@ func newClear(f *factory) *cobra.Command {
 			}
 			fmt.Fprint(f.Out, out)
 			if strings.Contains(out, "cleared") {
-				fmt.Fprintf(f.Out, "gpu %s/%s: the plugin removes its taint within 30 s, unless a fault is still there\n", g.Node, g.Name)
+				fmt.Fprintf(f.Out, "gpu %s/%s: the plugin removes its taint within 30 s, unless a fault is still "+
+					"there\n", g.Node, g.Name)
 			}
 		}
 		return nil
@@ -103,9 +107,10 @@ func execute(ctx context.Context, config *rest.Config, pod corev1.Pod, command .
 	if err != nil {
 		return "", fmt.Errorf("make a client for the API server: %w", err)
 	}
-	request := client.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
-		Container: pluginContainer, Command: command, Stdout: true, Stderr: true,
-	}, scheme.ParameterCodec)
+	request := client.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: pluginContainer, Command: command, Stdout: true, Stderr: true,
+		}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(config, "GET", request.URL().String())
 	if err != nil {
 		return "", fmt.Errorf("run a program in pod %s: %w", name, err)

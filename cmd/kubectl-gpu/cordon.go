@@ -25,16 +25,19 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has GPUs. A partition\n" +
+const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has " +
+	"GPUs. A partition\n" +
 	"stands for its GPU, and an NVLink group for its members."
 
-const cordonHelp = "It needs the right to patch nodes: the cordon is an annotation of the node, and the node's plugin taints the devices.\n"
+const cordonHelp = "It needs the right to patch nodes: the cordon is an annotation of the node, and the node's " +
+	"plugin taints the devices.\n"
 
 func newCordon(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{
 		Use:   "cordon DEVICE...",
 		Short: "Keep new claims off a GPU, its partitions and groups",
-		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node publishes later. Pods with\n" +
+		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node " +
+			"publishes later. Pods with\n" +
 			"the GPU run on.\n" + cordonHelp + deviceHelp,
 		Example: "  kubectl gpu cordon n1/gpu-0000-1b-00-0",
 	}, resourceapi.DeviceTaintEffectNoSchedule)
@@ -44,8 +47,10 @@ func newDrain(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{
 		Use:   "drain DEVICE...",
 		Short: "Cordon a GPU and evict its pods",
-		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node publishes later, and evict\n" +
-			"the pods with their devices. --dry-run=server prints the pods and changes nothing.\n" + cordonHelp + deviceHelp,
+		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, also those that the node " +
+			"publishes later, and evict\n" +
+			"the pods with their devices. --dry-run=server prints the pods and changes nothing.\n" + cordonHelp +
+			deviceHelp,
 		Example: "  kubectl gpu drain n1/gpu-0000-1b-00-0 --dry-run=server",
 	}, resourceapi.DeviceTaintEffectNoExecute)
 }
@@ -64,7 +69,8 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 	var dryRun string
 	c.Args = needDevice
 	c.ValidArgsFunction = f.completeGPUs
-	c.Flags().StringVar(&dryRun, "dry-run", "none", "none, or server: send requests that change nothing, and print the result.")
+	c.Flags().StringVar(&dryRun, "dry-run", "none",
+		"none, or server: send requests that change nothing, and print the result.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
@@ -182,7 +188,8 @@ func (t *tainting) finish(ctx context.Context, g view.GPU) error {
 	}
 	fmt.Fprintf(t.Out, "gpu %s drained: %d devices tainted%s\n", name, tainted, t.suffix)
 	if _, held := g.Uncordoned(t.effect); len(held) > 0 && t.dryRun == nil {
-		return fmt.Errorf("no pod is evicted from GPU %s: the API server keeps no device taints (feature gate DRADeviceTaints); delete the pods yourself", name)
+		return fmt.Errorf("no pod is evicted from GPU %s: the API server keeps no device taints (feature gate "+
+			"DRADeviceTaints); delete the pods yourself", name)
 	}
 	verb := "evicts"
 	if t.dryRun != nil {
@@ -208,7 +215,8 @@ const followPoll = 250 * time.Millisecond
 func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
 	limited, cancel := context.WithTimeout(ctx, followLimit)
 	defer cancel()
-	selector := fields.Set{resourceapi.ResourceSliceSelectorDriver: t.driver, resourceapi.ResourceSliceSelectorNodeName: g.Node}
+	selector := fields.Set{resourceapi.ResourceSliceSelectorDriver: t.driver,
+		resourceapi.ResourceSliceSelectorNodeName: g.Node}
 	free, _ := g.Uncordoned(t.effect)
 	left := len(free)
 	err := wait.PollUntilContextCancel(limited, followPoll, true, func(ctx context.Context) (bool, error) {
@@ -242,10 +250,12 @@ func (t *tainting) wait(ctx context.Context, g view.GPU) (view.GPU, error) {
 	case limited.Err() == nil || ctx.Err() != nil:
 		return g, fmt.Errorf("read the slices of node %s: %w", g.Node, err)
 	case t.effect == "":
-		return g, fmt.Errorf("the cordon of GPU %s/%s is removed, but %d of its devices are still tainted after %s: the node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
+		return g, fmt.Errorf("the cordon of GPU %s/%s is removed, but %d of its devices are still tainted after %s: "+
+			"the node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
 			g.Node, g.Name, left, followLimit)
 	}
-	return g, fmt.Errorf("the cordon of GPU %s/%s is set, but claims can still get %d of its devices after %s: the node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
+	return g, fmt.Errorf("the cordon of GPU %s/%s is set, but claims can still get %d of its devices after %s: the "+
+		"node's plugin does not follow; kubectl gpu doctor %[1]s checks it",
 		g.Node, g.Name, left, followLimit)
 }
 
@@ -264,7 +274,9 @@ func (f *factory) completeNodes(c *cobra.Command, _ []string, _ string) ([]strin
 	return f.complete(c, func(n view.Node) []string { return []string{n.Name} })
 }
 
-func (f *factory) complete(c *cobra.Command, names func(view.Node) []string) (out []string, _ cobra.ShellCompDirective) {
+func (f *factory) complete(
+	c *cobra.Command, names func(view.Node) []string,
+) (out []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	o, err := f.load(ctx, want{needSlices: true})

@@ -23,13 +23,18 @@ func newDoctor(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [NODE...]",
 		Short: "Check the driver, its nodes and claims",
-		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
-			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
-			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, dcgm-exporter twice, pods\n" +
+		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API " +
+			"server's\n" +
+			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked " +
+			"claims, cordons in\n" +
+			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, " +
+			"dcgm-exporter twice, pods\n" +
 			"that run without the GPUs that they ask for.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
-			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each subject.\n" +
-			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the command.\n" +
+			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each " +
+			"subject.\n" +
+			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of " +
+			"the command.\n" +
 			"2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1\n  kubectl gpu doctor --watch",
 	}
@@ -37,7 +42,8 @@ func newDoctor(f *factory) *cobra.Command {
 	d := &checkup{output: f.addOutput(c)}
 	c.Flags().BoolVarP(&d.verbose, "verbose", "v", false, "Show also what is ok.")
 	c.Flags().BoolVarP(&d.watch, "watch", "w", false, "Check again and again, and print the findings when they change.")
-	c.Flags().DurationVar(&d.interval, "interval", 10*time.Second, "Least pause between two checks of --watch. After a check that took long, the pause is four times its length.")
+	c.Flags().DurationVar(&d.interval, "interval", 10*time.Second,
+		"Least pause between two checks of --watch. After a check that took long, the pause is four times its length.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
 		case !d.watch:
@@ -152,7 +158,8 @@ func (d *checkup) show(findings []view.Finding) error {
 func grouped(findings []view.Finding, verbose bool) (rows []record) {
 	for _, g := range view.GroupFindings(findings) {
 		if verbose || g.Level != view.Info {
-			rows = append(rows, record{cells: []any{coloured{string(g.Level), g.Level.Colour()}, g.Subject(), g.Message}})
+			rows = append(rows,
+				record{cells: []any{coloured{string(g.Level), g.Level.Colour()}, g.Subject(), g.Message}})
 		}
 	}
 	return rows
@@ -161,7 +168,16 @@ func grouped(findings []view.Finding, verbose bool) (rows []record) {
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of
 // all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
-	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true, quotas: true, webhooks: true, gpuClusters: true})
+	o, err := f.load(ctx, want{
+		claims:      true,
+		classes:     true,
+		nodes:       true,
+		pods:        true,
+		rules:       true,
+		quotas:      true,
+		webhooks:    true,
+		gpuClusters: true,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -58,8 +58,9 @@ func (f *factory) restConfig() (*rest.Config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.Timeout = 0 // --request-timeout limits all requests together: see bounded. Of two limits, either can end first.
-	config.QPS = -1    // The API server has its own fair queueing.
+	// --request-timeout limits all requests together: see bounded. Of two limits, either can end first.
+	config.Timeout = 0
+	config.QPS = -1 // The API server has its own fair queueing.
 	config.UserAgent = "kubectl-gpu/" + version
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
@@ -90,7 +91,9 @@ func (f *factory) limited(run func(ctx context.Context, args []string) error) fu
 
 // whileProgressing bounds the pauses between two calls of progress instead, unless --request-timeout bounds it all. It
 // is for output that takes long to print.
-func (f *factory) whileProgressing(ctx context.Context, pause time.Duration) (context.Context, func(), context.CancelFunc) {
+func (f *factory) whileProgressing(
+	ctx context.Context, pause time.Duration,
+) (context.Context, func(), context.CancelFunc) {
 	if f.timeout != 0 {
 		bounded, cancel := f.bounded(ctx, 0)
 		return bounded, func() {}, cancel

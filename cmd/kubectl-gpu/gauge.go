@@ -27,7 +27,9 @@ type gauge struct {
 // errNoPods means that the user may list no pods.
 var errNoPods = errors.New("you may not list the pods of the driver's plugins")
 
-func (g *gauge) measure(ctx context.Context, nodes []string) (use map[view.GPUName]view.GPUUse, missing map[string]string, err error) {
+func (g *gauge) measure(
+	ctx context.Context, nodes []string,
+) (use map[view.GPUName]view.GPUUse, missing map[string]string, err error) {
 	missing = map[string]string{}
 	if err := g.find(ctx, nodes, missing); err != nil {
 		return nil, nil, err

@@ -160,7 +160,8 @@ var gpuClusters = schema.GroupVersionResource{Group: "nvidia.com", Version: "v1a
 // them, so the API server is first asked for the kind.
 func (o *objects) loadGPUClusters(ctx context.Context) error {
 	k := kind{resource: read.GPUClusters, effect: "the GPU operator's DRA driver is not looked for", optional: true}
-	served, err := o.client.Discovery().ServerResourcesForGroupVersionWithContext(ctx, gpuClusters.GroupVersion().String())
+	served, err := o.client.Discovery().ServerResourcesForGroupVersionWithContext(ctx,
+		gpuClusters.GroupVersion().String())
 	isKind := func(r metav1.APIResource) bool { return r.Name == gpuClusters.Resource }
 	if err != nil || !slices.ContainsFunc(served.APIResources, isKind) {
 		return o.end(k, ends{err, err})
@@ -179,7 +180,8 @@ func (o *objects) loadGPUClusters(ctx context.Context) error {
 func slicesError(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("list ResourceSlices: the cluster does not serve resource.k8s.io/v1 (Kubernetes 1.34 or later does): %w", err)
+		return fmt.Errorf("list ResourceSlices: the cluster does not serve resource.k8s.io/v1 (Kubernetes 1.34 or "+
+			"later does): %w", err)
 	case err != nil:
 		return fmt.Errorf("list ResourceSlices: %w", err)
 	}

@@ -23,12 +23,17 @@ func newLs(f *factory) *cobra.Command {
 		Use:   "ls [NODE...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "List GPUs, their use, health and holders",
-		Long: "List the GPUs of the cluster, or of some nodes: model, memory, use, health, and the claims that hold them.\n" +
-			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
-			"external (it has partitions that no claim holds), unpublished (a claim has it, but no slice does) or unread (a claim has it,\n" +
+		Long: "List the GPUs of the cluster, or of some nodes: model, memory, use, health, and the claims that hold " +
+			"them.\n" +
+			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim " +
+			"has),\n" +
+			"external (it has partitions that no claim holds), unpublished (a claim has it, but no slice does) or " +
+			"unread (a claim has it,\n" +
 			"and you may not list slices).",
-		Example: "  kubectl gpu ls\n  kubectl gpu ls -w\n  kubectl gpu ls --sort-by free\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
-	}, []string{"node", "gpu", "model", "memory", "free", "use", "health"}, func(o *output, all *objects, nodes []view.Node) error {
+		Example: "  kubectl gpu ls\n  kubectl gpu ls -w\n  kubectl gpu ls --sort-by free\n  kubectl gpu ls n1 -o " +
+			"wide\n  kubectl gpu ls -l pool=training -o json",
+	}, []string{"node", "gpu", "model", "memory", "free", "use",
+		"health"}, func(o *output, all *objects, nodes []view.Node) error {
 		var rows []record
 		for _, n := range nodes {
 			for _, g := range n.GPUs {
@@ -47,7 +52,9 @@ func newLs(f *factory) *cobra.Command {
 
 // newNodes completes a command that shows nodes: those with the names and labels that the user gives. order has the
 // words by which its rows can be sorted.
-func (f *factory) newNodes(c *cobra.Command, order []string, show func(*output, *objects, []view.Node) error) *cobra.Command {
+func (f *factory) newNodes(
+	c *cobra.Command, order []string, show func(*output, *objects, []view.Node) error,
+) *cobra.Command {
 	var labels string
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
@@ -81,11 +88,13 @@ func gpuRow(g view.GPU) record {
 	if g.MemorySlices > 0 {
 		free = fmt.Sprintf("%d/%d", g.FreeSlices, g.MemorySlices)
 		// A GPU that is closed to new claims, or free as a whole, is not fragmented.
-		if closed := g.Health != "" || len(g.Taints) > 0; !closed && (g.UsableSlices > 0 || g.FreeSlices < g.MemorySlices) {
+		if closed := g.Health != "" || len(g.Taints) > 0; !closed &&
+			(g.UsableSlices > 0 || g.FreeSlices < g.MemorySlices) {
 			fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
 		}
 	}
-	model, state, used := cmp.Or(strings.TrimPrefix(g.Product, "NVIDIA "), "-"), coloured{g.Condition(), g.Colour()}, coloured{g.Summary(), 0}
+	model, state, used := cmp.Or(strings.TrimPrefix(g.Product, "NVIDIA "), "-"), coloured{g.Condition(), g.Colour()},
+		coloured{g.Summary(), 0}
 	if g.Use == view.Free {
 		used.colour = g.Colour()
 	}
@@ -101,8 +110,13 @@ func gpuRow(g view.GPU) record {
 			cmp.Or(strings.Join(g.Holders(), ","), "-"), free, fragmented, cmp.Or(g.UUID, "-"),
 		},
 		order: map[string]any{
-			"node": g.Node, "gpu": g.Name, "model": model, "memory": number(g.MemoryBytes), "free": number(g.FreeBytes()),
-			"use": g.Summary(), "health": health,
+			"node":   g.Node,
+			"gpu":    g.Name,
+			"model":  model,
+			"memory": number(g.MemoryBytes),
+			"free":   number(g.FreeBytes()),
+			"use":    g.Summary(),
+			"health": health,
 		},
 	}
 }
@@ -112,10 +126,12 @@ func (f *factory) selected(o *objects, names []string, labels string) ([]view.No
 	all := view.Nodes(o.Objects)
 	for _, n := range all {
 		if n.Incomplete {
-			fmt.Fprintf(f.ErrOut, "note: node %s: slices are missing, as during an update: the list may lack GPUs\n", n.Name)
+			fmt.Fprintf(f.ErrOut, "note: node %s: slices are missing, as during an update: the list may lack GPUs\n",
+				n.Name)
 		}
 		if n.Unreadable > 0 {
-			fmt.Fprintf(f.ErrOut, "note: node %s: %d devices have names that driver %s does not give\n", n.Name, n.Unreadable, f.driver)
+			fmt.Fprintf(f.ErrOut, "note: node %s: %d devices have names that driver %s does not give\n", n.Name,
+				n.Unreadable, f.driver)
 		}
 	}
 	for _, name := range names {
@@ -154,8 +170,10 @@ func newLayout(f *factory) *cobra.Command {
 	return f.newNodes(&cobra.Command{
 		Use:   "layout [NODE...]",
 		Short: "Draw each GPU to scale: partitions, shares, groups",
-		Long: "Draw each GPU's memory to scale. A letter fills the part of each claim, dots are free, and bars divide the\n" +
-			"memory slices of a GPU with MIG. Brackets on the left join the GPUs of an NVLink group that a claim has.\n" +
+		Long: "Draw each GPU's memory to scale. A letter fills the part of each claim, dots are free, and bars " +
+			"divide the\n" +
+			"memory slices of a GPU with MIG. Brackets on the left join the GPUs of an NVLink group that a claim " +
+			"has.\n" +
 			"Fragmentation is the share of the free slices that the largest free device cannot use.",
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
 	}, nil, func(o *output, all *objects, nodes []view.Node) error {

@@ -45,9 +45,12 @@ func newRootOf(f *factory) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-gpu",
 		Short: "Show the GPUs of a cluster and what holds them",
-		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
-			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup, and run with --apply. A\n" +
-			"command that lacks a right says so and shows the rest.\n\n" +
+		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n" +
+			"\n" +
+			"Read access is enough for all commands but cordon, uncordon, drain, clear, cleanup, and run with " +
+			"--apply. A\n" +
+			"command that lacks a right says so and shows the rest.\n" +
+			"\n" +
 			"Colours appear only on a terminal, and not if NO_COLOR is set.",
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 		Version:           version,
@@ -67,12 +70,24 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetOut(f.Out)
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newRun(f), newWeb(f), newCleanup(f),
-		&cobra.Command{Use: "version", Short: "Print the version of this command", Long: "Print the version of this command.", Args: cobra.NoArgs,
-			Run: func(*cobra.Command, []string) { fmt.Fprintln(f.Out, version) }},
-		&cobra.Command{Use: "options", Short: "List the flags of all commands", Long: "List the flags of all commands: the cluster, its user and the namespace.",
-			Args: cobra.NoArgs, Run: func(*cobra.Command, []string) { fmt.Fprint(f.Out, root.PersistentFlags().FlagUsages()) }})
+	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f),
+		newBundle(f),
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newRun(f), newWeb(f),
+		newCleanup(f),
+		&cobra.Command{
+			Use:   "version",
+			Short: "Print the version of this command",
+			Long:  "Print the version of this command.",
+			Args:  cobra.NoArgs,
+			Run:   func(*cobra.Command, []string) { fmt.Fprintln(f.Out, version) },
+		},
+		&cobra.Command{
+			Use:   "options",
+			Short: "List the flags of all commands",
+			Long:  "List the flags of all commands: the cluster, its user and the namespace.",
+			Args:  cobra.NoArgs,
+			Run:   func(*cobra.Command, []string) { fmt.Fprint(f.Out, root.PersistentFlags().FlagUsages()) },
+		})
 	return root
 }
 

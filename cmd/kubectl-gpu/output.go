@@ -56,14 +56,16 @@ func completeWith(c *cobra.Command, flag string, words []string) {
 // sortable adds the flag to sort rows, each of which has a value for each word.
 func (o *output) sortable(c *cobra.Command, words ...string) {
 	o.words = words
-	c.Flags().StringVar(&o.by, "sort-by", "", "Sort by one of: ("+strings.Join(words, ", ")+"). Numbers begin with the largest.")
+	c.Flags().StringVar(&o.by, "sort-by", "",
+		"Sort by one of: ("+strings.Join(words, ", ")+"). Numbers begin with the largest.")
 	completeWith(c, "sort-by", words)
 }
 
 // table reports whether the output is for people.
 func (o *output) table() bool {
 	format := *o.flags.OutputFormat
-	return (format == "" || format == "table" || format == "wide") && *o.flags.TemplatePrinterFlags.TemplateArgument == ""
+	return (format == "" || format == "table" || format == "wide") &&
+		*o.flags.TemplatePrinterFlags.TemplateArgument == ""
 }
 
 // validate returns an error for an unknown format or order.

@@ -30,21 +30,27 @@ func newPack(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pack (POD | --for GOAL | --node NODE --empty)",
 		Short: "Plan moves of pods that free GPUs",
-		Long: "Print the fewest moves of pods after which a waiting pod or a goal fits, or a node is empty, and commands that make\n" +
-			"them. The scheduler's own allocator proves each step. Idle pods move before busy ones, small before large. Node\n" +
-			"selectors, required node affinity, taints, CPU, memory and disruption budgets count. A pod with another constraint,\n" +
-			"such as a volume, does not move, and neither do pods that --include names, unless it does. Nothing changes.\n\n" +
+		Long: "Print the fewest moves of pods after which a waiting pod or a goal fits, or a node is empty, and " +
+			"commands that make\n" +
+			"them. The scheduler's own allocator proves each step. Idle pods move before busy ones, small before " +
+			"large. Node\n" +
+			"selectors, required node affinity, taints, CPU, memory and disruption budgets count. A pod with another " +
+			"constraint,\n" +
+			"such as a volume, does not move, and neither do pods that --include names, unless it does. Nothing " +
+			"changes.\n\n" +
 			"GOAL is " + pack.GoalHelp + ".\n" +
 			"Exit code 0: it fits, or the moves suffice. 1: no plan, or an error. 2: an invalid command line.",
-		Example: "  kubectl gpu pack train-1\n  kubectl gpu pack --for nvlink-4\n  kubectl gpu pack --node n1 --empty --include jobs",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  kubectl gpu pack train-1\n  kubectl gpu pack --for nvlink-4\n  kubectl gpu pack --node n1 " +
+			"--empty --include jobs",
+		Args: cobra.MaximumNArgs(1),
 	}
 	p.output = f.addOutput(c)
 	flags := c.Flags()
 	flags.StringVar(&p.goal, "for", "", "Plan for a goal, such as nvlink-4, 4, 3g.40gb or 40Gi.")
 	flags.StringVar(&p.node, "node", "", "Plan for a node, with --empty.")
 	flags.BoolVar(&p.empty, "empty", false, "Plan to move all pods with devices off the node, as for maintenance.")
-	flags.StringSliceVar(&p.include, "include", nil, "Also move: shared (pods with a claim of several pods, or one made by hand), jobs, unmanaged\n"+
+	flags.StringSliceVar(&p.include, "include", nil, "Also move: shared (pods with a claim of several pods, or one "+
+		"made by hand), jobs, unmanaged\n"+
 		"(pods that no known controller creates again), unchecked (pods with constraints that were not looked at).")
 	flags.DurationVar(&p.limit, "time-limit", pack.DefaultLimit, "Time for the search of a plan.")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -94,7 +100,12 @@ func (p *packCommand) validate(args []string) error {
 func (p *packCommand) options() pack.Options {
 	has := func(name string) bool { return slices.Contains(p.include, name) }
 	return pack.Options{
-		Driver: p.driver, Limit: p.limit, Shared: has("shared"), Jobs: has("jobs"), Unmanaged: has("unmanaged"), Unchecked: has("unchecked"),
+		Driver:    p.driver,
+		Limit:     p.limit,
+		Shared:    has("shared"),
+		Jobs:      has("jobs"),
+		Unmanaged: has("unmanaged"),
+		Unchecked: has("unchecked"),
 	}
 }
 
@@ -131,7 +142,15 @@ type look struct {
 func (p *packCommand) look(ctx context.Context, args []string) (*look, error) {
 	ctx, cancel := p.bounded(ctx, defaultTimeout)
 	defer cancel()
-	o, err := p.load(ctx, want{needSlices: true, claims: true, classes: true, nodes: true, pods: true, rules: true, allDrivers: true})
+	o, err := p.load(ctx, want{
+		needSlices: true,
+		claims:     true,
+		classes:    true,
+		nodes:      true,
+		pods:       true,
+		rules:      true,
+		allDrivers: true,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -183,12 +202,13 @@ func waiting(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
 // budgets reads the disruption budgets. Without the right the plan says that they were not looked at.
 func (l *look) budgets(ctx context.Context) error {
 	budgets := l.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll)
-	err := l.read(ctx, from(kind{resource: read.PodDisruptionBudgets}, "", budgets), "", func(page runtime.Object) error {
-		if budgets, ok := page.(*policyv1.PodDisruptionBudgetList); ok {
-			l.cluster.Budgets = append(l.cluster.Budgets, pointers(budgets.Items)...)
-		}
-		return nil
-	})
+	err := l.read(ctx, from(kind{resource: read.PodDisruptionBudgets}, "", budgets),
+		"", func(page runtime.Object) error {
+			if budgets, ok := page.(*policyv1.PodDisruptionBudgetList); ok {
+				l.cluster.Budgets = append(l.cluster.Budgets, pointers(budgets.Items)...)
+			}
+			return nil
+		})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -203,7 +223,8 @@ func (p *packCommand) measure(ctx context.Context, l *look) {
 	}
 	found := scrape(ctx, l.client, plugins, nodeOf)
 	if len(found.missing) > 0 {
-		fmt.Fprintf(p.ErrOut, "note: the utilization of %d of %d nodes is not known; kubectl gpu top says why\n", len(found.missing), len(plugins))
+		fmt.Fprintf(p.ErrOut, "note: the utilization of %d of %d nodes is not known; kubectl gpu top says why\n",
+			len(found.missing), len(plugins))
 	}
 	l.cluster.Use = map[types.NamespacedName]float64{}
 	for _, u := range view.TopPods(found.samples) {
@@ -225,7 +246,9 @@ func (p *packCommand) plan(ctx context.Context, l *look) pack.Plan {
 // incomplete returns the nodes of whose slices some are missing now. The scheduler has no devices there.
 func (l *look) incomplete() (names []string) {
 	own := l.Objects
-	own.Slices = slices.DeleteFunc(slices.Clone(own.Slices), func(s *pool.Slice) bool { return s.Shape == nil || s.Shape.Spec.Driver != own.Driver })
+	own.Slices = slices.DeleteFunc(slices.Clone(own.Slices), func(s *pool.Slice) bool {
+		return s.Shape == nil || s.Shape.Spec.Driver != own.Driver
+	})
 	for _, n := range view.Nodes(own) {
 		if n.Incomplete {
 			names = append(names, n.Name)
@@ -239,5 +262,6 @@ func incompleteText(nodes []string) string {
 	if more := len(nodes) - most; more > 0 {
 		nodes = append(slices.Clone(nodes[:most]), fmt.Sprintf("%d more", more))
 	}
-	return "slices are missing, as while a plugin publishes its devices anew, so claims get no devices of: " + strings.Join(nodes, ", ")
+	return "slices are missing, as while a plugin publishes its devices anew, so claims get no devices of: " +
+		strings.Join(nodes, ", ")
 }

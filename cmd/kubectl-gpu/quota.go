@@ -27,10 +27,13 @@ func newQuota(f *factory) *cobra.Command {
 		Use:   "quota",
 		Short: "Show the GPU budgets of namespaces, and their use",
 		Long: "Show the GPU budgets of namespaces with their use, and the use of namespaces without one.\n" +
-			"A whole GPU counts as 1, a group as its GPUs, a partition or a share as its part of a GPU. Claims that wait count\n" +
+			"A whole GPU counts as 1, a group as its GPUs, a partition or a share as its part of a GPU. Claims that " +
+			"wait count\n" +
 			"as the largest devices that they could get.\n" +
-			"With --resource-quota, print a ResourceQuota with an entry for each class that hands out GPUs. It keeps the limits\n" +
-			"of the namespace's ResourceQuotas; classes without one get 0. A class that is made later needs an entry too.",
+			"With --resource-quota, print a ResourceQuota with an entry for each class that hands out GPUs. It keeps " +
+			"the limits\n" +
+			"of the namespace's ResourceQuotas; classes without one get 0. A class that is made later needs an entry " +
+			"too.",
 		Example: "  kubectl gpu quota -A\n  kubectl gpu quota -n team-a --resource-quota | kubectl apply -f -",
 	}
 	o := f.addOutput(c)
@@ -50,7 +53,8 @@ func newQuota(f *factory) *cobra.Command {
 		empty := s.none("GPU budgets or claims of driver " + f.driver)
 		if all.Failed(read.ResourceSlices) {
 			empty = "No GPU budgets found; the use of namespaces without one is not known."
-			fmt.Fprintln(f.ErrOut, "note: the use of namespaces without a GPU budget is not shown, because it needs ResourceSlices")
+			fmt.Fprintln(f.ErrOut, "note: the use of namespaces without a GPU budget is not shown, because it needs "+
+				"ResourceSlices")
 		}
 		var rows []record
 		for _, q := range view.Quotas(ctx, all.Objects, all.Classes, all.Budgets) {
@@ -110,8 +114,10 @@ func (f *factory) printEntries(ctx context.Context, namespace string) error {
 		}
 	}
 	out, err := yaml.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"name": "gpu-classes", "namespace": namespace},
-		"spec": corev1.ResourceQuotaSpec{Hard: hard},
+		"apiVersion": "v1",
+		"kind":       "ResourceQuota",
+		"metadata":   map[string]any{"name": "gpu-classes", "namespace": namespace},
+		"spec":       corev1.ResourceQuotaSpec{Hard: hard},
 	})
 	if err != nil {
 		return err

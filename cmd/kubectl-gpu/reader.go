@@ -94,7 +94,8 @@ func (r *reader) classes() source {
 
 func (r *reader) pods(selector string) source {
 	pods := r.client.CoreV1().Pods
-	return from(kind{resource: read.Pods, effect: "their state is not shown"}, selector, pods(metav1.NamespaceAll), pods(r.own))
+	return from(kind{resource: read.Pods, effect: "their state is not shown"}, selector, pods(metav1.NamespaceAll),
+		pods(r.own))
 }
 
 // ruleKind are the DeviceTaintRules, which have a client for each version of their API.
@@ -112,11 +113,12 @@ func (s source) list(ctx context.Context, labels string, e *ends) iter.Seq[runti
 				return
 			}
 			o := metav1.ListOptions{LabelSelector: labels, Limit: pageSize}
-			for page, err := range read.Pages(ctx, o, func(ctx context.Context, o metav1.ListOptions) (read.List, error) {
-				objects, err := all.ListWithContext(ctx, o)
-				page, _ := objects.(read.List) // All lists are.
-				return page, err
-			}) {
+			for page, err := range read.Pages(ctx,
+				o, func(ctx context.Context, o metav1.ListOptions) (read.List, error) {
+					objects, err := all.ListWithContext(ctx, o)
+					page, _ := objects.(read.List) // All lists are.
+					return page, err
+				}) {
 				if e.own = err; i == 0 {
 					e.all = err
 				}

@@ -52,7 +52,9 @@ func (d devicesOf) claim(driver string) (spec resourceapi.ResourceClaimSpec, err
 		if err != nil || memory.Sign() <= 0 {
 			return spec, fmt.Errorf("--memory=%s is not an amount such as 10Gi", d.memory)
 		}
-		q.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": memory}}
+		q.Capacity = &resourceapi.CapacityRequirements{
+			Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": memory},
+		}
 	case d.profile != "":
 		if !gpu.ValidProfile(d.profile) {
 			return spec, fmt.Errorf("--profile=%s is not a MIG profile such as 1g.10gb", d.profile)
@@ -69,7 +71,8 @@ func (d devicesOf) claim(driver string) (spec resourceapi.ResourceClaimSpec, err
 	spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &q}}
 	if d.linked > 0 {
 		attribute := resourceapi.FullyQualifiedName(driver + "/nvlinkGroup")
-		spec.Devices.Constraints = []resourceapi.DeviceConstraint{{Requests: []string{"gpu"}, MatchAttribute: &attribute}}
+		spec.Devices.Constraints = []resourceapi.DeviceConstraint{{Requests: []string{"gpu"},
+			MatchAttribute: &attribute}}
 	}
 	return spec, nil
 }
@@ -90,9 +93,11 @@ func newRun(f *factory) *cobra.Command {
 	m := manifest{factory: f}
 	image := ""
 	c := &cobra.Command{
-		Use:   "run NAME --image IMAGE (--gpu N | --memory AMOUNT | --profile PROFILE | --nvlink N) [-- COMMAND [ARG...]]",
+		Use: "run NAME --image IMAGE (--gpu N | --memory AMOUNT | --profile PROFILE | --nvlink N) [-- COMMAND " +
+			"[ARG...]]",
 		Short: "Print or create a pod with GPUs",
-		Long: "Print a pod and the template of its claim, or create both with --apply. The pod runs once, and tolerates the usual taint\n" +
+		Long: "Print a pod and the template of its claim, or create both with --apply. The pod runs once, and " +
+			"tolerates the usual taint\n" +
 			"nvidia.com/gpu of GPU nodes. A copy of the output is a start for a manifest of your own, and\n" +
 			"its first part, the template, for claims of other pods.",
 		Example: "  kubectl gpu run hello --gpu 1 --image ubuntu:24.04 -- nvidia-smi -L\n" +
@@ -119,11 +124,15 @@ func newRun(f *factory) *cobra.Command {
 		return m.make(ctx, spec, &corev1.Pod{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: m.name},
 			Spec: corev1.PodSpec{
-				RestartPolicy:  corev1.RestartPolicyNever,
-				Tolerations:    []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}},
+				RestartPolicy: corev1.RestartPolicyNever,
+				Tolerations: []corev1.Toleration{{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists,
+					Effect: corev1.TaintEffectNoSchedule}},
 				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &m.name}},
 				Containers: []corev1.Container{{
-					Name: "main", Image: image, Command: args[1:], Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+					Name:      "main",
+					Image:     image,
+					Command:   args[1:],
+					Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
 				}},
 			},
 		})
@@ -145,7 +154,8 @@ func (m *manifest) make(ctx context.Context, spec resourceapi.ResourceClaimSpec,
 		return err
 	}
 	client, namespace := r.client, r.own
-	if _, err := client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, template,
+		metav1.CreateOptions{}); err != nil {
 		return m.failed("ResourceClaimTemplate", namespace, err)
 	}
 	fmt.Fprintf(m.Out, "resourceclaimtemplate.resource.k8s.io/%s created\n", m.name)

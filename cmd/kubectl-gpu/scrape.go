@@ -54,7 +54,8 @@ func scrapeOne(ctx context.Context, client kubernetes.Interface, p corev1.Pod) (
 	name := p.Namespace + "/" + p.Name
 	e, ok := view.MetricsEndpoint(p)
 	if !ok {
-		return nil, fmt.Errorf("pod %s serves no metrics: install the chart with kubeletPlugin.metrics.enabled and controller.metrics.enabled", name)
+		return nil, fmt.Errorf("pod %s serves no metrics: install the chart with kubeletPlugin.metrics.enabled and "+
+			"controller.metrics.enabled", name)
 	}
 	u, err := url.Parse(e.Path)
 	if err != nil {
@@ -62,7 +63,8 @@ func scrapeOne(ctx context.Context, client kubernetes.Interface, p corev1.Pod) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	body, err := client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, e.Port, path.Clean("/"+u.Path), nil).Stream(ctx)
+	body, err := client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, e.Port, path.Clean("/"+u.Path),
+		nil).Stream(ctx)
 	if apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("you may not get the subresource pods/proxy in namespace %s", p.Namespace)
 	}

@@ -29,9 +29,13 @@ func newSlices(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "slices [NODE...]",
 		Short: "List ResourceSlices, merged by pool",
-		Long: "List the driver's pools: generation, slices, devices. A pool is complete if all slices of its newest generation\n" +
-			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.\n\n" +
-			"--board prints the slices of a node that does not exist yet, as for autoscalers. The assumptions about this node go to the\n" +
+		Long: "List the driver's pools: generation, slices, devices. A pool is complete if all slices of its newest " +
+			"generation\n" +
+			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they " +
+			"are.\n" +
+			"\n" +
+			"--board prints the slices of a node that does not exist yet, as for autoscalers. The assumptions about " +
+			"this node go to the\n" +
 			"error output.",
 		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100",
 	}
@@ -57,7 +61,8 @@ func newSlices(f *factory) *cobra.Command {
 				continue
 			}
 			rows = append(rows, record{name: p.Name, object: p, cells: []any{
-				p.Name, p.Node, fmt.Sprint(p.Generation), fmt.Sprintf("%d/%d", p.Slices, p.Expected), fmt.Sprint(p.Devices), view.YesNo(p.Slices == p.Expected),
+				p.Name, p.Node, fmt.Sprint(p.Generation), fmt.Sprintf("%d/%d", p.Slices, p.Expected),
+				fmt.Sprint(p.Devices), view.YesNo(p.Slices == p.Expected),
 				fmt.Sprint(p.Outdated),
 			}})
 		}
@@ -201,7 +206,8 @@ func (w *sliceWriter) end() error {
 	case w.format == "name":
 		return nil
 	case w.written == 0:
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList"}, Items: w.all}
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "resource.k8s.io/v1",
+			"kind": "ResourceSliceList"}, Items: w.all}
 		return w.printer.PrintObj(list, w.out)
 	case w.format == "json":
 		_, err := io.WriteString(w.out, "\n    ],\n    \"kind\": \"ResourceSliceList\"\n}\n")

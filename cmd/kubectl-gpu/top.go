@@ -18,26 +18,31 @@ import (
 	"gpu-dra-driver/pkg/show/view"
 )
 
-const topHelp = "The figures come from the metrics of the driver's plugins, through the API server's proxy, and are at most some\n" +
-	"seconds old; no Prometheus is needed. It needs the right to get the subresource pods/proxy in the driver's namespace.\n" +
-	"A dash stands for what the GPU or its driver does not measure. Plugins measure while claims are prepared on their node."
+const topHelp = "The figures come from the metrics of the driver's plugins, through the API server's proxy, and are " +
+	"at most some\n" +
+	"seconds old; no Prometheus is needed. It needs the right to get the subresource pods/proxy in the driver's " +
+	"namespace.\n" +
+	"A dash stands for what the GPU or its driver does not measure. Plugins measure while claims are prepared on " +
+	"their node."
 
 func newTop(f *factory) *cobra.Command {
 	c := newTopNodes(f, "top [NODE...]")
 	w := &watching{factory: f, measured: true}
 	w.addFlags(c)
 	w.whenOn(c)
-	c.Example = "  kubectl gpu top\n  kubectl gpu top -w --sort-by utilization\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
+	c.Example = "  kubectl gpu top\n  kubectl gpu top -w --sort-by utilization\n  kubectl gpu top pods -A\n  kubectl " +
+		"gpu top claims -n team-a -o json"
 	c.AddCommand(newTopNodes(f, "nodes [NODE...]"), newTopClaims(f, "pods"), newTopClaims(f, "claims"))
 	return c
 }
 
 func newTopNodes(f *factory, use string) *cobra.Command {
 	c := &cobra.Command{
-		Use:     use,
-		Args:    cobra.ArbitraryArgs,
-		Short:   "Show the utilization, memory, power and temperature of GPUs",
-		Long:    "Show the use of each node's GPUs: mean utilization, memory, power, and the temperature of the hottest.\n" + topHelp,
+		Use:   use,
+		Args:  cobra.ArbitraryArgs,
+		Short: "Show the utilization, memory, power and temperature of GPUs",
+		Long: "Show the use of each node's GPUs: mean utilization, memory, power, and the temperature of the " +
+			"hottest.\n" + topHelp,
 		Example: "  kubectl gpu top nodes n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
@@ -56,10 +61,17 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		for _, n := range view.TopNodes(measured.samples) {
 			rows = append(rows, record{name: n.Node, object: n, cells: []any{
 				n.Node, fmt.Sprint(n.GPUs), utilization(n.Utilization), figure(n.MemoryUsedBytes, toMiB, "Mi"),
-				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
+				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1,
+					"C"),
 			}, order: map[string]any{
-				"node": n.Node, "gpus": number(n.GPUs), "utilization": n.Utilization, "memory": n.MemoryTotalBytes, "used": n.MemoryUsedBytes,
-				"free": less(n.MemoryTotalBytes, n.MemoryUsedBytes), "power": n.PowerWatts, "temperature": n.TemperatureCelsius,
+				"node":        n.Node,
+				"gpus":        number(n.GPUs),
+				"utilization": n.Utilization,
+				"memory":      n.MemoryTotalBytes,
+				"used":        n.MemoryUsedBytes,
+				"free":        less(n.MemoryTotalBytes, n.MemoryUsedBytes),
+				"power":       n.PowerWatts,
+				"temperature": n.TemperatureCelsius,
 			}})
 		}
 		const columns = "NODE,GPUS,UTILIZATION,MEMORY USED,MEMORY,POWER,HOTTEST"
@@ -74,7 +86,8 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   what,
 		Short: "Show the utilization and memory of the devices of " + what,
-		Long: "Show the use of the devices of " + what + ": mean utilization of the devices, and their memory, used and granted.\n" +
+		Long: "Show the use of the devices of " + what + ": mean utilization of the devices, and their memory, used " +
+			"and granted.\n" +
 			"Only " + what + " of prepared claims are listed.\n" + topHelp,
 		Example: "  kubectl gpu top " + what + " -A",
 	}
@@ -102,11 +115,18 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 				u.Pods = nil
 			}
 			rows = append(rows, record{namespace: u.Namespace, name: u.Name, object: u, cells: []any{
-				u.Namespace, u.Name, cmp.Or(u.Node, "-"), cmp.Or(strings.Join(beside, ","), "-"), cmp.Or(strings.Join(u.Devices, ","), "-"),
-				utilization(u.Utilization), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB, "Mi"),
+				u.Namespace, u.Name, cmp.Or(u.Node, "-"), cmp.Or(strings.Join(beside, ","), "-"),
+				cmp.Or(strings.Join(u.Devices, ","), "-"),
+				utilization(u.Utilization), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB,
+					"Mi"),
 			}, order: map[string]any{
-				"namespace": u.Namespace, "name": u.Name, "node": u.Node, "utilization": u.Utilization, "used": u.MemoryUsedBytes,
-				"granted": u.MemoryGrantedBytes, "free": less(u.MemoryGrantedBytes, u.MemoryUsedBytes),
+				"namespace":   u.Namespace,
+				"name":        u.Name,
+				"node":        u.Node,
+				"utilization": u.Utilization,
+				"used":        u.MemoryUsedBytes,
+				"granted":     u.MemoryGrantedBytes,
+				"free":        less(u.MemoryGrantedBytes, u.MemoryUsedBytes),
 			}})
 		}
 		columns := "NAMESPACE,NAME,NODE,+" + others + ",DEVICES,UTILIZATION,MEMORY USED,GRANTED"
@@ -122,7 +142,8 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 		return scraped{}, err
 	}
 	if !o.Complete(read.Pods) && len(o.Pods) == 0 {
-		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace with --namespace, or ask for the right")
+		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace " +
+			"with --namespace, or ask for the right")
 	}
 	pods := view.PluginPods(o.Pods)
 	for _, node := range nodes {

@@ -40,7 +40,8 @@ const pauseFor = 4
 
 func (w *watching) addFlags(c *cobra.Command) {
 	c.Flags().BoolVarP(&w.on, "watch", "w", false, "Draw the GPUs again and again, with keys to sort and filter.")
-	c.Flags().DurationVar(&w.interval, "interval", 2*time.Second, "Least pause between two reads of --watch. After a read that took long, the pause is four times its length.")
+	c.Flags().DurationVar(&w.interval, "interval", 2*time.Second,
+		"Least pause between two reads of --watch. After a read that took long, the pause is four times its length.")
 }
 
 // whenOn has a command draw a screen if the user asks for it, and otherwise do what it does without.
@@ -60,7 +61,8 @@ func (w *watching) whenOn(c *cobra.Command) {
 		}
 		w.nodes, w.by = args, c.Flags().Lookup("sort-by").Value.String()
 		if w.by != "" && !slices.Contains(live.Orders(), w.by) {
-			return usageError{fmt.Errorf("--sort-by=%s: with --watch it must be one of %s", w.by, strings.Join(live.Orders(), ", "))}
+			return usageError{fmt.Errorf("--sort-by=%s: with --watch it must be one of %s", w.by,
+				strings.Join(live.Orders(), ", "))}
 		}
 		if labels := c.Flags().Lookup("selector"); labels != nil {
 			w.labels = labels.Value.String()
@@ -76,7 +78,8 @@ func (w *watching) draw(ctx context.Context, options ...tea.ProgramOption) error
 	one := *w
 	one.factory = &quiet
 	options = append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(w.In), tea.WithOutput(w.Out)}, options...)
-	_, err := tea.NewProgram(&terminal{ctx: ctx, watching: &one, screen: &live.Screen{Colours: w.colours(), Order: w.by}}, options...).Run()
+	_, err := tea.NewProgram(&terminal{ctx: ctx, watching: &one,
+		screen: &live.Screen{Colours: w.colours(), Order: w.by}}, options...).Run()
 	if ctx.Err() != nil || errors.Is(err, tea.ErrInterrupted) {
 		return nil // Ctrl-C.
 	}

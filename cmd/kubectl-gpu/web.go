@@ -33,9 +33,13 @@ func newWeb(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "web",
 		Short: "Show the GPUs of the cluster as a page in your browser",
-		Long: "Serve a page with all GPUs, drawn to scale, their claims, and why claims wait. It follows the cluster.\n\n" +
-			"The page is for this machine only: the server listens on 127.0.0.1, and the printed URL has a secret part. It has\n" +
-			"your rights in the cluster, and only reads. It loads nothing from the network. Interrupt the command to end it.",
+		Long: "Serve a page with all GPUs, drawn to scale, their claims, and why claims wait. It follows the " +
+			"cluster.\n" +
+			"\n" +
+			"The page is for this machine only: the server listens on 127.0.0.1, and the printed URL has a secret " +
+			"part. It has\n" +
+			"your rights in the cluster, and only reads. It loads nothing from the network. Interrupt the command to " +
+			"end it.",
 		Example: "  kubectl gpu web\n  kubectl gpu web --open\n  kubectl gpu web --port 8080",
 		Args:    cobra.NoArgs,
 	}
@@ -165,7 +169,13 @@ func (e *explainer) explain(ctx context.Context, namespace, name string) (any, e
 		return nil, err
 	}
 	if e.shared == nil || time.Since(e.read) > shareFor {
-		if e.shared, err = e.load(ctx, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true}); err != nil {
+		if e.shared, err = e.load(ctx, want{
+			claims:     true,
+			classes:    true,
+			nodes:      true,
+			rules:      true,
+			allDrivers: true,
+		}); err != nil {
 			return nil, err
 		}
 		e.read = time.Now()
@@ -194,7 +204,8 @@ func redirection(url string) (file string, err error) {
 		return "", err
 	}
 	text := html.EscapeString(url)
-	_, err = fmt.Fprintf(out, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=%s\"><a href=\"%[1]s\">The GPUs of the cluster</a>\n", text)
+	_, err = fmt.Fprintf(out, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=%s\"><a "+
+		"href=\"%[1]s\">The GPUs of the cluster</a>\n", text)
 	if err = errors.Join(err, out.Close()); err != nil {
 		_ = os.Remove(out.Name())
 		return "", err

@@ -36,20 +36,30 @@ func newWhy(f *factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "why (POD | claim/NAME | job/NAME | -f FILE)",
 		Short: "Explain why a pod or claim waits for devices",
-		Long: "Explain whether the scheduler can allocate the claims of a pod, and why not.\n\n" +
-			"The scheduler's own allocator decides for each node, with the claims and taints of now. If it finds no devices, it\n" +
-			"is asked again with one thing changed: a claim gone, a taint tolerated, a selector dropped. The smallest changes that\n" +
-			"help are printed last. Of a Job, Deployment, ReplicaSet, StatefulSet or DaemonSet it takes the pod that has waited longest.\n" +
+		Long: "Explain whether the scheduler can allocate the claims of a pod, and why not.\n" +
+			"\n" +
+			"The scheduler's own allocator decides for each node, with the claims and taints of now. If it finds no " +
+			"devices, it\n" +
+			"is asked again with one thing changed: a claim gone, a taint tolerated, a selector dropped. The " +
+			"smallest changes that\n" +
+			"help are printed last. Of a Job, Deployment, ReplicaSet, StatefulSet or DaemonSet it takes the pod that " +
+			"has waited longest.\n" +
 			"With -f the pods, claims and templates of a file are judged as if they were created now.",
-		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why job/train\n  kubectl gpu why -f pod.yaml\n" +
+		Example: "  kubectl gpu why train-1\n" +
+			"  kubectl gpu why claim/train-1 -n team-a -v\n" +
+			"  kubectl gpu why job/train\n" +
+			"  kubectl gpu why -f pod.yaml\n" +
 			"  kubectl gpu why -f pod.yaml --board hgx-h100",
 		Args: cobra.MaximumNArgs(1),
 	}
 	w.output = f.addOutput(c)
-	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
-	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
+	c.Flags().StringVarP(&w.file, "filename", "f", "",
+		"File with pods, claims, templates or workloads; - is the standard input.")
+	c.Flags().BoolVarP(&w.devices, "verbose", "v", false,
+		"Say for each device which selector, taint, counter, capacity or claim is against it.")
 	w.board = addBoard(c, "Judge by an empty node with this board, without a cluster.")
-	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit, "Time for an answer. The answer says where it is undecided.")
+	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit,
+		"Time for an answer. The answer says where it is undecided.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 == (w.file == "") {
 			return usageError{errors.New("name a pod or claim, or give a file with -f")}
@@ -121,7 +131,12 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects []why.Subject, g *getter) error {
 	var records []record
 	for i, s := range subjects {
-		answer := why.Ask(ctx, cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
+		answer := why.Ask(ctx, cluster, s, why.Options{
+			Driver:  w.driver,
+			Limit:   w.limit,
+			Devices: w.devices,
+			Now:     w.now(),
+		})
 		if g != nil && s.Pod != nil {
 			g.comparePriority(ctx, &answer, s.Pod, w.driver)
 		}
@@ -133,8 +148,10 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 				fmt.Fprintln(w.Out)
 			}
 			fmt.Fprint(w.Out, painted(answer, w.colours()))
-			if g != nil && s.Pod != nil && answer.Result == why.Waits && slices.ContainsFunc(answer.Cures, func(c why.Cure) bool { return len(c.Release) > 0 }) {
-				fmt.Fprintf(w.Out, "Perhaps moves of other pods make room too: kubectl gpu pack %s -n %s\n", s.Pod.Name, s.Pod.Namespace)
+			if g != nil && s.Pod != nil && answer.Result == why.Waits &&
+				slices.ContainsFunc(answer.Cures, func(c why.Cure) bool { return len(c.Release) > 0 }) {
+				fmt.Fprintf(w.Out, "Perhaps moves of other pods make room too: kubectl gpu pack %s -n %s\n", s.Pod.Name,
+					s.Pod.Namespace)
 			}
 			continue
 		}
@@ -216,7 +233,13 @@ func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
 		cluster.Slices = append(cluster.Slices, pool.Unshared(&t.Slices[i]))
 	}
 	built, _ := deviceclasses.Build(pool.Publishers([]pool.Pool{pool.Of(cluster.Slices)}), nil, deviceclasses.Options{
-		Driver: w.driver, Models: true, Profiles: true, Groups: true, GPUs: true, GPUResource: "nvidia.com/gpu", ResourcePrefix: "nvidia.com/mig-",
+		Driver:         w.driver,
+		Models:         true,
+		Profiles:       true,
+		Groups:         true,
+		GPUs:           true,
+		GPUResource:    "nvidia.com/gpu",
+		ResourcePrefix: "nvidia.com/mig-",
 	})
 	for _, c := range built {
 		cluster.Classes = append(cluster.Classes, c.DeviceClass)
@@ -225,9 +248,12 @@ func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
 	for name, kind := range map[string]gpu.Kind{"mig." + domain: gpu.KindMIG, "nvlink." + w.driver: gpu.KindGroup} {
 		cluster.Classes = append(cluster.Classes, &resourceapi.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-				Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", w.driver, w.driver, kind),
-			}}}},
+			Spec: resourceapi.DeviceClassSpec{
+				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+					Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", w.driver,
+						w.driver, kind),
+				}}},
+			},
 		})
 	}
 	return cluster, nil
@@ -318,12 +344,13 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 // events reads the warnings about a pod. Without the right the answer says so.
 func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 	selector := fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()
-	err := g.read(ctx, from(kind{resource: read.Events}, selector, g.client.CoreV1().Events(pod.Namespace)), "", func(page runtime.Object) error {
-		if list, ok := page.(*corev1.EventList); ok {
-			g.cluster.Events = append(g.cluster.Events, pointers(list.Items)...)
-		}
-		return nil
-	})
+	err := g.read(ctx, from(kind{resource: read.Events}, selector, g.client.CoreV1().Events(pod.Namespace)),
+		"", func(page runtime.Object) error {
+			if list, ok := page.(*corev1.EventList); ok {
+				g.cluster.Events = append(g.cluster.Events, pointers(list.Items)...)
+			}
+			return nil
+		})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -369,7 +396,8 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 			names = append(names, *r.ResourceClaimName)
 		case r.ResourceClaimTemplateName == nil || g.hasTemplate(pod.Namespace, *r.ResourceClaimTemplateName):
 		default:
-			t, err := g.client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, *r.ResourceClaimTemplateName, metav1.GetOptions{})
+			t, err := g.client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, *r.ResourceClaimTemplateName,
+				metav1.GetOptions{})
 			if err == nil {
 				g.cluster.Templates = append(g.cluster.Templates, t)
 			} else if apierrors.IsForbidden(err) {
@@ -380,7 +408,9 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	for _, name := range names {
-		if slices.ContainsFunc(g.cluster.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Namespace == pod.Namespace && c.Name == name }) {
+		if slices.ContainsFunc(g.cluster.Claims, func(c *resourceapi.ResourceClaim) bool {
+			return c.Namespace == pod.Namespace && c.Name == name
+		}) {
 			continue
 		}
 		c, err := g.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})

@@ -53,7 +53,8 @@ func (g *getter) workload(ctx context.Context, namespace, kind, name string) (*m
 		}
 		return one.Spec.Selector, nil
 	}
-	return nil, usageError{fmt.Errorf("%q: name a pod, a claim, a Job, Deployment, ReplicaSet, StatefulSet or DaemonSet", kind+"/"+name)}
+	return nil, usageError{fmt.Errorf("%q: name a pod, a claim, a Job, Deployment, ReplicaSet, StatefulSet or "+
+		"DaemonSet", kind+"/"+name)}
 }
 
 // ofWorkload returns the pod of a workload that has waited longest, or one of its pods if none waits.
@@ -65,7 +66,8 @@ func (g *getter) ofWorkload(ctx context.Context, namespace, kind, name string) (
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s/%s: %w", kind, namespace, name, err)
 	}
-	list, err := g.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(selector)})
+	list, err := g.client.CoreV1().Pods(namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(selector)})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s %s/%s: %w", kind, namespace, name, err)
 	}
@@ -102,7 +104,8 @@ func (g *getter) refusedPods(ctx context.Context, namespace, name string) string
 	for _, e := range pointers(list.Items) {
 		// A ReplicaSet has the name of its Deployment and a hash without hyphens.
 		hash, replicas := strings.CutPrefix(e.InvolvedObject.Name, name+"-")
-		ours := e.InvolvedObject.Name == name || replicas && e.InvolvedObject.Kind == "ReplicaSet" && !strings.Contains(hash, "-")
+		ours := e.InvolvedObject.Name == name || replicas && e.InvolvedObject.Kind == "ReplicaSet" &&
+			!strings.Contains(hash, "-")
 		if ours && (last == nil || why.Seen(last).Before(why.Seen(e))) {
 			last = e
 		}

@@ -51,7 +51,8 @@ func run(ctx context.Context, args []string, state io.Reader, stderr io.Writer) 
 	defer cancel()
 	answered, err := requests.Ask(ctx, host.New(host.Options{}), *dir, r)
 	if err == nil && !answered {
-		fmt.Fprintf(stderr, "memory-limit-hook: no answer in %s; the limit of claim %s on %s follows once the plugin answers\n", wait, r.Claim, r.Device)
+		fmt.Fprintf(stderr, "memory-limit-hook: no answer in %s; the limit of claim %s on %s follows once the plugin "+
+			"answers\n", wait, r.Claim, r.Device)
 	}
 	return err
 }

@@ -41,7 +41,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons of shared GPUs.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
+		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons of shared GPUs.\n\n"+
+			envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "mps-supervisor: %v\n", err)

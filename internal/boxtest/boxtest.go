@@ -4,12 +4,12 @@
 // Package boxtest runs the tests of a package in a box: in PID and mount namespaces of their own, with temporary files
 // in memory. A signal that ends the test ends every process that it started, and its mounts and temporary files vanish.
 //
-// A package whose tests start processes, mount or make device nodes has a TestMain that calls Main, and a test that calls
-// CheckKilled. The binary that go test starts waits outside. It starts itself as the box's first process, and that one
-// starts itself as the tests. The kernel ends all processes of a PID namespace with the first one.
+// A package whose tests start processes, mount or make device nodes has a TestMain that calls Main, and a test that
+// calls CheckKilled. The binary that go test starts waits outside. It starts itself as the box's first process, and
+// that one starts itself as the tests. The kernel ends all processes of a PID namespace with the first one.
 //
-// Traps: TMPDIR is a tmpfs, where a sync to disk does nothing. NVML and MPS of real GPUs name processes by their numbers
-// outside of the box. Cgroups outlive it.
+// Traps: TMPDIR is a tmpfs, where a sync to disk does nothing. NVML and MPS of real GPUs name processes by their
+// numbers outside of the box. Cgroups outlive it.
 package boxtest
 
 import (
@@ -44,8 +44,8 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Enter returns in the box. Outside, it runs this process again in a box and exits with the code of that one. It needs the
-// main goroutine, whose thread stays.
+// Enter returns in the box. Outside, it runs this process again in a box and exits with the code of that one. It needs
+// the main goroutine, whose thread stays.
 func Enter() {
 	var code int
 	var err error
@@ -96,11 +96,13 @@ func outside() (int, error) {
 	}
 	cmd := again(roleFirst)
 	cmd.ExtraFiles = []*os.File{alive}
-	// The kernel sends the signal at the end of this thread. The pipe is for an end before the new process asked for that.
+	// The kernel sends the signal at the end of this thread. The pipe is for an end before the new process asked for
+	// that.
 	runtime.LockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if err := start(cmd); errors.Is(err, unix.EPERM) {
-		return 0, fmt.Errorf("namespaces of processes and mounts need root, and in a container the capability SYS_ADMIN: %w", err)
+		return 0, fmt.Errorf("namespaces of processes and mounts need root, and in a container the capability "+
+			"SYS_ADMIN: %w", err)
 	} else if err != nil {
 		return 0, err
 	}
@@ -112,8 +114,8 @@ func outside() (int, error) {
 	return code(cmd.ProcessState.Sys().(syscall.WaitStatus)), nil
 }
 
-// first is the first process of the box: it makes the box's mounts, starts the tests, and waits for every process that loses
-// its parent.
+// first is the first process of the box: it makes the box's mounts, starts the tests, and waits for every process that
+// loses its parent.
 func first() (int, error) {
 	unix.CloseOnExec(aliveFD)
 	go func() {
@@ -151,9 +153,9 @@ func first() (int, error) {
 	}
 }
 
-// directory returns a directory for temporary files. It is on every machine, and hides nothing that the test uses: not its
-// binary, its working directory, or a path in an argument or a variable. It is not /tmp, because an MPS daemon has a /tmp of
-// its own, and not longer if possible, because the path of a socket is short.
+// directory returns a directory for temporary files. It is on every machine, and hides nothing that the test uses: not
+// its binary, its working directory, or a path in an argument or a variable. It is not /tmp, because an MPS daemon has
+// a /tmp of its own, and not longer if possible, because the path of a socket is short.
 func directory() (string, error) {
 	work, err := os.Getwd()
 	if err != nil {

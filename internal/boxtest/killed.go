@@ -29,9 +29,10 @@ const (
 // endLimit is the time in which the processes of a killed test end.
 const endLimit = 30 * time.Second
 
-// CheckKilled runs the calling test again in a box of its own, as go test starts it. There, it calls leave, which starts processes,
-// mounts or makes files, as the package's tests do. CheckKilled then kills that test with SIGTERM and SIGKILL, and checks
-// that nothing is left. No other test of the package may run meanwhile: the calling test is not parallel.
+// CheckKilled runs the calling test again in a box of its own, as go test starts it. There, it calls leave, which
+// starts processes, mounts or makes files, as the package's tests do. CheckKilled then kills that test with SIGTERM
+// and SIGKILL, and checks that nothing is left. No other test of the package may run meanwhile: the calling test is
+// not parallel.
 func CheckKilled(t *testing.T, leave func()) {
 	t.Helper()
 	if os.Getenv(victim) != "" {
@@ -88,7 +89,8 @@ func checkKilled(t *testing.T, name string, s syscall.Signal) {
 	for _, end := range ends {
 		// A process's descriptor becomes readable at its end.
 		for {
-			_, err := unix.Poll([]unix.PollFd{{Fd: int32(end.Fd()), Events: unix.POLLIN}}, max(0, int(time.Until(limit).Milliseconds())))
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(end.Fd()), Events: unix.POLLIN}},
+				max(0, int(time.Until(limit).Milliseconds())))
 			if err != unix.EINTR {
 				break
 			}

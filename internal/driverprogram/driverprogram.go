@@ -65,8 +65,8 @@ func Find(root, name, remedy string) (Program, error) {
 		return Program{Path: path, Root: root}, nil
 	}
 	if _, err := os.Stat(loader); loader != "" && err != nil {
-		return Program{}, fmt.Errorf("%s of the driver root %s needs %s, which is neither in that root nor in this container; "+
-			"use this driver's images, which have it, or a driver root that is a whole root file system",
+		return Program{}, fmt.Errorf("%s of the driver root %s needs %s, which is neither in that root nor in this "+
+			"container; use this driver's images, which have it, or a driver root that is a whole root file system",
 			name, root, loader)
 	}
 	return Program{Path: file, LibraryPath: libraryPath(root)}, nil

@@ -60,7 +60,8 @@ func (l *Loader) Load(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("load the kernel module nvidia-uvm: %w", context.Cause(ctx))
 	case <-time.After(3 * loadLimit):
-		return errors.New("load the kernel module nvidia-uvm: modprobe hangs; read the node's kernel log, and reboot the node if it stays")
+		return errors.New("load the kernel module nvidia-uvm: modprobe hangs; read the node's kernel log, and reboot " +
+			"the node if it stays")
 	}
 	if l.loaded() {
 		return nil

@@ -96,7 +96,9 @@ func (r *Root) makeNodes(dev string) error {
 			err = errors.Join(os.Chmod(path, os.FileMode(mode)), os.Chown(path, 0, int(ptr.Deref(n.GID, 0))))
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			failed = append(failed, fmt.Errorf("make the device node %s: %w; run on the node, as root: nvidia-modprobe -c0 -u, then restart the plugin's pod", path, err))
+			failed = append(failed,
+				fmt.Errorf("make the device node %s: %w; run on the node, as root: nvidia-modprobe -c0 -u, then "+
+					"restart the plugin's pod", path, err))
 		}
 	}
 	return errors.Join(failed...)

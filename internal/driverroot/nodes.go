@@ -59,7 +59,8 @@ func (r *Root) describe(wanted ...driverNode) (out []*specs.DeviceNode, err erro
 			major = cmp.Or(major, known)
 		}
 		if major == 0 {
-			return nil, fmt.Errorf("%w: the kernel has no %s (%s has no line for %s); load the module on the node with: modprobe %s",
+			return nil, fmt.Errorf("%w: the kernel has no %s (%s has no line for %s); load the module on the node "+
+				"with: modprobe %s",
 				ErrIncomplete, n.path, path, n.names[0], n.module)
 		}
 		out = append(out, &specs.DeviceNode{

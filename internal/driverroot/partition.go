@@ -80,7 +80,8 @@ func (r *Root) capsMajor() (int64, error) {
 	if n, ok := parseMajor(data, "nvidia-caps"); ok {
 		return n, nil
 	}
-	return 0, fmt.Errorf("%w: %s has no line for nvidia-caps; load the driver with MIG support (nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/config)",
+	return 0, fmt.Errorf("%w: %s has no line for nvidia-caps; load the driver with MIG support (nvidia-modprobe -f "+
+		"/proc/driver/nvidia/capabilities/mig/config)",
 		ErrIncomplete, path)
 }
 
@@ -152,7 +153,8 @@ func (r *Root) driverVersion() (string, error) {
 	path := r.proc("version")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w (there is no %s); load the driver on the node (modprobe nvidia, or start the driver container)",
+		return "", fmt.Errorf("%w (there is no %s); load the driver on the node (modprobe nvidia, or start the "+
+			"driver container)",
 			ErrDriverNotLoaded, path)
 	}
 	if err != nil {
@@ -174,7 +176,8 @@ func (r *Root) minor(device Device) (int, error) {
 	path := r.proc("gpus", device.PCIAddress, "information")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("%w at PCI address %s (there is no %s); it fell off the bus or was unbound, see the kernel log",
+		return 0, fmt.Errorf("%w at PCI address %s (there is no %s); it fell off the bus or was unbound, see the "+
+			"kernel log",
 			ErrNoGPU, device.PCIAddress, path)
 	}
 	if err != nil {

@@ -53,7 +53,8 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 		return edits, err
 	}
 	if !found {
-		return edits, fmt.Errorf("%w: no %s under %s, though the kernel module is of that version; install the user space of the same driver",
+		return edits, fmt.Errorf("%w: no %s under %s, though the kernel module is of that version; install the user "+
+			"space of the same driver",
 			ErrIncomplete, cuda, r.o.DriverRoot)
 	}
 	mountPrograms(&edits, roots)

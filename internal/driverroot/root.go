@@ -142,7 +142,9 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 }
 
 // cached returns the cached edits of a name, or reads them if the key has changed. The caller owns the slices.
-func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.ContainerEdits, error)) (specs.ContainerEdits, error) {
+func (r *Root) cached(
+	ctx context.Context, name, key string, read func() (specs.ContainerEdits, error),
+) (specs.ContainerEdits, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e, ok := r.entries[name]

@@ -23,8 +23,8 @@ import (
 // Update is set to write the goldens of the newest form again. Goldens of released forms never change.
 var Update = flag.Bool("update", false, "write the goldens of the newest form again")
 
-// Check fails the test if T ignores a key of the payloads, because its value would be lost. It also fails if T has a key
-// that no payload has, because no golden shows how that is written.
+// Check fails the test if T ignores a key of the payloads, because its value would be lost. It also fails if T has a
+// key that no payload has, because no golden shows how that is written.
 func Check[T any](t testing.TB, payloads ...[]byte) {
 	t.Helper()
 	var values []any
@@ -41,7 +41,8 @@ func Check[T any](t testing.TB, payloads ...[]byte) {
 		values = append(values, value)
 	}
 	for _, key := range missing(reflect.TypeFor[T](), "", values) {
-		t.Errorf("no golden has the key %s of %T: write it into the goldens of a new form, beside those of earlier forms", key, *new(T))
+		t.Errorf("no golden has the key %s of %T: write it into the goldens of a new form, beside those of "+
+			"earlier forms", key, *new(T))
 	}
 }
 
@@ -111,7 +112,8 @@ func Files(t testing.TB, newest, name string, written []byte) (files [][]byte) {
 	const forms = "testdata/forms"
 	if *Update {
 		dir := filepath.Join(forms, newest)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), written, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, name), written, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}

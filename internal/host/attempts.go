@@ -53,7 +53,9 @@ func (a *Attempts[T]) Begin(items map[string]T, do func(*T) error) (ended <-chan
 }
 
 // Each is Begin and Results, once all these calls have ended or the context has.
-func (a *Attempts[T]) Each(ctx context.Context, items map[string]T, do func(*T) error) (ended []Attempt[T], running []T) {
+func (a *Attempts[T]) Each(
+	ctx context.Context, items map[string]T, do func(*T) error,
+) (ended []Attempt[T], running []T) {
 	begun := a.Begin(items, do)
 	for open := true; open; {
 		select {

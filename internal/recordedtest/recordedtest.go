@@ -86,7 +86,8 @@ func (r Recording) Fact(t testing.TB, name string) string {
 // SMI returns the first value of a key in the output of nvidia-smi -q, such as "Driver Version".
 func (r Recording) SMI(t testing.TB, key string) string {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^ *` + regexp.QuoteMeta(key) + ` +: (.*)$`).FindStringSubmatch(r.Text(t, "nvidia-smi-q.txt"))
+	m := regexp.MustCompile(`(?m)^ *` + regexp.QuoteMeta(key) + ` +: (.*)$`).FindStringSubmatch(r.Text(t,
+		"nvidia-smi-q.txt"))
 	if m == nil {
 		t.Fatalf("%s: nvidia-smi -q has no %q", r.Name, key)
 	}
@@ -125,7 +126,8 @@ type Node struct {
 	Major, Minor int64
 }
 
-var nodeForm = regexp.MustCompile(`(?m)^c([r-][w-]-)([r-][w-]-)([r-][w-]-) +\d+ root +root +(\d+), +(\d+) .* (nvidia[^ \n]*)$`)
+var nodeForm = regexp.MustCompile(
+	`(?m)^c([r-][w-]-)([r-][w-]-)([r-][w-]-) +\d+ root +root +(\d+), +(\d+) .* (nvidia[^ \n]*)$`)
 
 // Nodes returns the driver's device nodes by name.
 func (r Recording) Nodes(t testing.TB) map[string]Node {

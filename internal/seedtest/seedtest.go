@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seedtest gives random tests their seeds. They are the same in each run, unless GPU_DRA_SEED has another first one.
+// Package seedtest gives random tests their seeds. They are the same in each run, unless GPU_DRA_SEED has another
+// first one.
 package seedtest
 
 import (
@@ -42,7 +43,8 @@ func Each(t testing.TB, n int) iter.Seq[uint64] {
 	}
 }
 
-// Base returns the first seed, for a test with one source of random numbers. If the test fails, it logs how to repeat it.
+// Base returns the first seed, for a test with one source of random numbers. If the test fails, it logs how to repeat
+// it.
 func Base(t testing.TB) uint64 {
 	t.Helper()
 	base := uint64(0)

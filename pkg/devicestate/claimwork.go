@@ -22,7 +22,8 @@ type claimWork = host.Attempts[Finding]
 // eachClaim calls do for the claim of each finding, and waits up to the limit. Longer work continues: a later call
 // returns its finding, and does not begin work on its claim again. It returns the findings with results, by UID.
 func (e *Engine) eachClaim(
-	ctx context.Context, w *claimWork, limit time.Duration, findings []Finding, do func(context.Context, *Finding) error,
+	ctx context.Context, w *claimWork, limit time.Duration, findings []Finding, do func(context.Context,
+		*Finding) error,
 ) []Finding {
 	claims := map[string]Finding{}
 	for _, f := range findings {
@@ -66,7 +67,9 @@ type gpuWork struct {
 // not stop the work on others. Nor does a call that hangs, of NVML or in nvidia-smi: after the context and a grace
 // period the GPU has an error. Its work then keeps the GPU's lock, and nothing else, until it ends. Work gets a plan of
 // its own, of which eachGPU takes over the GPU's devices. The caller holds the locks.
-func (e *Engine) eachGPU(ctx context.Context, p plan.Plan, locks gpuLocks, work func(p plan.Plan, address string) error) error {
+func (e *Engine) eachGPU(
+	ctx context.Context, p plan.Plan, locks gpuLocks, work func(p plan.Plan, address string) error,
+) error {
 	if e.o.Host.Ordered() { // The hook may end the process in the middle.
 		for _, address := range p.HeldGPUs() {
 			if err := host.Guard(func() error { return work(p, address) }); err != nil {

@@ -137,8 +137,9 @@ func (e *Engine) withdraw(c plan.Claim, why error) error {
 	}
 	report := &claimerror.Error{
 		Reason: claimerror.DeviceNotReady, Attempt: "keep the CDI spec", Claim: c.String(), UID: c.UID,
-		Remedy: "the claim's containers start again once the plugin has written the spec again, which it retries; delete the pod " +
-			"if its processes do not see the GPU, because a running container keeps the device nodes of its start",
+		Remedy: "the claim's containers start again once the plugin has written the spec again, which it retries; " +
+			"delete the pod if its processes do not see the GPU, because a running container keeps the device nodes " +
+			"of its start",
 	}
 	var explained *claimerror.Error
 	if errors.As(why, &explained) {

@@ -264,7 +264,8 @@ func (e *Engine) limited(ctx context.Context) (context.Context, context.CancelFu
 
 func inUse(p plan.Plan, device string, cause error) error {
 	return p.Claim.Refuse(device, claimerror.DeviceInUse, cause,
-		"the kubelet retries and succeeds after the release of the other claim; delete that claim's pod if it is not needed")
+		"the kubelet retries and succeeds after the release of the other claim; delete that claim's pod if it is "+
+			"not needed")
 }
 
 func notReady(p plan.Plan, device string, cause error) error {
@@ -289,7 +290,8 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		f.Remedy = "the operation is retried; please report the stack in the log of the node's kubelet plugin"
 	case ctx.Err() != nil:
 		f.Reason = claimerror.Interrupted
-		f.Remedy = "the operation is retried; another one on the same GPU or claim took longer than the kubelet waits; " + ifItHangs
+		f.Remedy = "the operation is retried; another one on the same GPU or claim took longer than the kubelet " +
+			"waits; " + ifItHangs
 	}
 	return f
 }

@@ -100,7 +100,9 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 
 // others calls do for each other claim that may hold a GPU, with its bestRecord. It returns the lines of the GPU's
 // notes.
-func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record) error) ([]string, error) {
+func (e *Engine) others(
+	lock *gpuLock, address, boot, uid string, do func(string, record.Record) error,
+) ([]string, error) {
 	was, uids, err := e.noted(lock.Lock, boot)
 	if err != nil {
 		return nil, err
@@ -148,7 +150,9 @@ func (e *Engine) bestRecord(uid, boot string, r record.Record, err error) record
 
 // join changes the plan to the sharing that devices have by other claims, as far as this claim names none, and calls
 // claimGPUs. The node's settings may have changed since those claims were prepared.
-func (e *Engine) join(p plan.Plan, claim *resourceapi.ResourceClaim, node plan.Node, boot string, locks gpuLocks) (plan.Plan, error) {
+func (e *Engine) join(
+	p plan.Plan, claim *resourceapi.ResourceClaim, node plan.Node, boot string, locks gpuLocks,
+) (plan.Plan, error) {
 	node.Standing = map[string]plan.Sharing{}
 	for {
 		err := e.claimGPUs(p, boot, locks, false)
@@ -176,8 +180,10 @@ func (e *Engine) refuseServed(p plan.Plan) error {
 	for _, address := range p.HeldGPUs() {
 		if resource := served[address]; resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
-				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
-				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")
+				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time",
+					resource),
+				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled "+
+					"elsewhere")
 		}
 		if !known {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.KubeletUnreachable,

@@ -249,8 +249,8 @@ func lostByOther(p plan.Plan, others coTenants, err error) error {
 			}
 			return p.Claim.Refuse(d.Name, claimerror.DeviceInUse, &HeldError{Claim: t.Claim, text: fmt.Sprintf(
 				"claim %s (UID %s) had this partition first, and lost it: %v", t.Claim, t.Claim.UID, lost.Cause)},
-				"delete the pod of that claim, because its processes lost the partition; the kubelet retries this one and succeeds "+
-					"after the release of that claim")
+				"delete the pod of that claim, because its processes lost the partition; the kubelet retries this "+
+					"one and succeeds after the release of that claim")
 		}
 	}
 	return err
@@ -279,7 +279,9 @@ func (e *Engine) admit(ctx context.Context, p plan.Plan, locks gpuLocks, others 
 }
 
 // apply creates missing effects and the spec. It returns which steps may have changed the GPU.
-func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, locks gpuLocks, others coTenants) (changed []bool, err error) {
+func (e *Engine) apply(
+	ctx context.Context, p plan.Plan, boot string, locks gpuLocks, others coTenants,
+) (changed []bool, err error) {
 	changed = make([]bool, len(p.Steps))
 	err = e.eachGPU(ctx, p, locks, func(p plan.Plan, address string) error {
 		return e.eachStep(p, address, others, func(i int, x Executor, w plan.Work) error {

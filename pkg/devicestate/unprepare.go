@@ -104,8 +104,8 @@ func (e *Engine) postpone(claim plan.Claim, old record.Record, boot string, caus
 		Claim:   claim.String(),
 		UID:     claim.UID,
 		Cause:   errors.Join(cause, err),
-		Remedy: "its pod can end. GPUs that no claim holds are unavailable until the disk reads a file of the claim again, or some time " +
-			"after the claim's deletion; check the node's disk",
+		Remedy: "its pod can end. GPUs that no claim holds are unavailable until the disk reads a file of the claim " +
+			"again, or some time after the claim's deletion; check the node's disk",
 	})
 	return nil
 }
@@ -119,8 +119,8 @@ func (e *Engine) abandon(ctx context.Context, r record.Record, boot string) erro
 	e.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: r.Plan.Claim.String(), UID: r.Plan.Claim.UID,
 		Cause: errors.New("the claim is deleted, and the disk still does not read its record"),
-		Remedy: "a partition of it stays as if an administrator had made it. Destroy it (nvidia-smi mig -dci, then -dgi) and check the " +
-			"node's disk",
+		Remedy: "a partition of it stays as if an administrator had made it. Destroy it (nvidia-smi mig -dci, then " +
+			"-dgi) and check the node's disk",
 	})
 	return nil
 }
@@ -152,7 +152,9 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 
 // restoreCommit undoes an intent that replaced a commit of an earlier boot, and restores that commit. The caller holds
 // the claim and GPU locks.
-func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string, locks gpuLocks) (record.Record, error) {
+func (e *Engine) restoreCommit(
+	ctx context.Context, r record.Record, boot string, locks gpuLocks,
+) (record.Record, error) {
 	if err := e.undoRecord(ctx, r, boot, locks); err != nil {
 		return record.Record{}, err
 	}
@@ -166,7 +168,9 @@ func (e *Engine) removeOrphan(uid string) error {
 }
 
 // eachStep calls do for a GPU's steps in order, until the first error.
-func (e *Engine) eachStep(p plan.Plan, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
+func (e *Engine) eachStep(
+	p plan.Plan, address string, others coTenants, do func(i int, x Executor, w plan.Work) error,
+) error {
 	for i := range p.Steps {
 		if err := e.step(p, i, address, others, do); err != nil {
 			return err
@@ -176,7 +180,9 @@ func (e *Engine) eachStep(p plan.Plan, address string, others coTenants, do func
 }
 
 // step calls do with one step, if it belongs to the GPU.
-func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
+func (e *Engine) step(
+	p plan.Plan, i int, address string, others coTenants, do func(i int, x Executor, w plan.Work) error,
+) error {
 	step := p.Steps[i]
 	if step.PCIAddress != address {
 		return nil
@@ -292,8 +298,8 @@ func keptError(c plan.Claim, device string, unknown []string) error {
 	return &claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: c.String(), UID: c.UID, Device: device,
 		Cause: fmt.Errorf("its partition stays: %w (claim UID %s)", plan.ErrKept, strings.Join(unknown, ", ")),
-		Remedy: "this claim's pod can end; the plugin removes the partition once the other claim is looked up or released. " +
-			"Check the node's disk",
+		Remedy: "this claim's pod can end; the plugin removes the partition once the other claim is looked up or " +
+			"released. Check the node's disk",
 	}
 }
 

@@ -55,8 +55,10 @@ func ProfileLabel(profile string) string {
 }
 
 var (
-	groupForm   = regexp.MustCompile(`^nvlink-([1-9][0-9]?)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])$`)
-	nameForm    = regexp.MustCompile(`^(gpu|monitor)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-mig-([0-9]+g)-([0-9]+gb)((?:-[a-z]+)*)-([0-9]{1,3}))?$`)
+	groupForm = regexp.MustCompile(`^nvlink-([1-9][0-9]?)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])$`)
+	nameForm  = regexp.MustCompile(
+		`^(gpu|monitor)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])` +
+			`(?:-mig-([0-9]+g)-([0-9]+gb)((?:-[a-z]+)*)-([0-9]{1,3}))?$`)
 	addressForm = regexp.MustCompile(`^([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])(?:\.([0-7]))?$`)
 	profileForm = regexp.MustCompile(`^[1-9][0-9]{0,2}g\.[1-9][0-9]{0,4}gb([+-](?:[a-z]+)(?:\.all)?)*$`)
 )

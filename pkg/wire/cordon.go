@@ -40,12 +40,14 @@ func ParseCordons(driver string, annotations map[string]string) (Cordons, error)
 		}
 		d, err := gpu.ParseName(name)
 		if err != nil || d.Kind != gpu.KindGPU {
-			errs = append(errs, fmt.Errorf("annotation %s cordons nothing: %q is not the name of a GPU, such as gpu-0000-1b-00-0", key, name))
+			errs = append(errs, fmt.Errorf("annotation %s cordons nothing: %q is not the name of a GPU, such as "+
+				"gpu-0000-1b-00-0", key, name))
 			continue
 		}
 		effect := resourceapi.DeviceTaintEffect(annotations[key])
 		if effect != resourceapi.DeviceTaintEffectNoSchedule && effect != resourceapi.DeviceTaintEffectNoExecute {
-			errs = append(errs, fmt.Errorf("annotation %s has the value %q instead of NoSchedule or NoExecute, and counts as NoSchedule", key, effect))
+			errs = append(errs, fmt.Errorf("annotation %s has the value %q instead of NoSchedule or NoExecute, and "+
+				"counts as NoSchedule", key, effect))
 			effect = resourceapi.DeviceTaintEffectNoSchedule
 		}
 		out[d.PCIAddress] = effect

@@ -52,7 +52,8 @@ func ParseReservations(driver string, annotations map[string]string) (Reservatio
 		key := ReservationAnnotation(driver, name)
 		d, err := gpu.ParseName(name)
 		if err != nil || d.Kind != gpu.KindGPU {
-			errs = append(errs, fmt.Errorf("annotation %s reserves nothing: %q is not the name of a GPU, such as gpu-0000-1b-00-0", key, name))
+			errs = append(errs, fmt.Errorf("annotation %s reserves nothing: %q is not the name of a GPU, such as "+
+				"gpu-0000-1b-00-0", key, name))
 			continue
 		}
 		until, err := time.Parse(time.RFC3339, annotations[key])

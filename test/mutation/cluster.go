@@ -25,7 +25,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a claim that names a class by an alternative is not a user of it", File: "pkg/cluster/selector/requests.go",
-		Old: "DeviceClassName: s.DeviceClassName, ", New: "",
+		Old: "DeviceClassName: s.DeviceClassName,\n", New: "",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
@@ -317,7 +317,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "equally old classes serve a resource by their order", File: "pkg/cluster/selector/resources.go",
-		Old: ", cmp.Compare(a.Name, b.Name))", New: ")",
+		Old: "cmp.Compare(a.Name, b.Name))", New: "0)",
 		Package: "./pkg/cluster/selector", Test: "TestResources_RandomClasses_AsTheSchedulerChooses",
 	},
 	{

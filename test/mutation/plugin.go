@@ -472,12 +472,12 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "the inventory gets /sys as /proc", File: "cmd/dra-kubelet-plugin/main.go",
-		Old: "Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, ", New: "Health: d.faults.tracker, ProcRoot: d.SysRoot, SysRoot: d.ProcRoot, ",
+		Old: "ProcRoot:      d.ProcRoot,\n\t\tSysRoot:       d.SysRoot,", New: "ProcRoot: d.SysRoot,\n\t\tSysRoot: d.ProcRoot,",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
 	},
 	{
 		Name: "the watcher of XIDs gets /sys as /proc", File: "cmd/dra-kubelet-plugin/main.go",
-		Old: "Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, ", New: "Library: d.gpus.library, ProcRoot: d.SysRoot, SysRoot: d.ProcRoot, ",
+		Old: "ProcRoot: d.ProcRoot,\n\t\t\tSysRoot:  d.SysRoot,", New: "ProcRoot: d.SysRoot,\n\t\t\tSysRoot:  d.ProcRoot,",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
 	},
 	{

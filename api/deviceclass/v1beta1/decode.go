@@ -47,9 +47,11 @@ func Decode(data []byte) (Config, error) {
 	case apiVersion != GroupVersion:
 		return Config{}, invalid("apiVersion", "%q is not known, use %q", clip(apiVersion), GroupVersion)
 	case slices.Contains(notServed, kind):
-		return Config{}, invalid("kind", "%s is not supported by this driver, use %s or %s", kind, KindGPUConfig, KindMIGDeviceConfig)
+		return Config{}, invalid("kind", "%s is not supported by this driver, use %s or %s", kind, KindGPUConfig,
+			KindMIGDeviceConfig)
 	case kind != KindGPUConfig && kind != KindMIGDeviceConfig:
-		return Config{}, invalid("kind", "%q is not known, use %s or %s", clip(kind), KindGPUConfig, KindMIGDeviceConfig)
+		return Config{}, invalid("kind", "%q is not known, use %s or %s", clip(kind), KindGPUConfig,
+			KindMIGDeviceConfig)
 	}
 	var config Config
 	if err = Unmarshal(data, &config); err == nil {
@@ -99,7 +101,8 @@ func Unmarshal(data []byte, into any) error {
 	var wrongType *gojson.UnmarshalTypeError
 	switch {
 	case errors.As(err, &wrongType):
-		return invalid(wrongType.Field, "a %s is not allowed here", wrongType.Value) // The library's text names Go types.
+		// The library's text names Go types.
+		return invalid(wrongType.Field, "a %s is not allowed here", wrongType.Value)
 	case err != nil:
 		return &FieldError{"", err}
 	case len(strict) == 0:
@@ -151,7 +154,8 @@ func (c *Config) complete() error {
 	switch s.Strategy {
 	case StrategyTimeSlicing:
 		if s.MPS != nil {
-			return invalid("sharing.mpsConfig", "is for the strategy MPS, and sharing.strategy is TimeSlicing; leave it out")
+			return invalid("sharing.mpsConfig",
+				"is for the strategy MPS, and sharing.strategy is TimeSlicing; leave it out")
 		}
 		if s.TimeSlicing == nil {
 			s.TimeSlicing = &TimeSlicingConfig{}
@@ -159,7 +163,8 @@ func (c *Config) complete() error {
 		return s.TimeSlicing.complete(mig)
 	case StrategyMPS:
 		if s.TimeSlicing != nil {
-			return invalid("sharing.timeSlicingConfig", "is for the strategy TimeSlicing, and sharing.strategy is MPS; leave it out")
+			return invalid("sharing.timeSlicingConfig",
+				"is for the strategy TimeSlicing, and sharing.strategy is MPS; leave it out")
 		}
 		if s.MPS == nil {
 			s.MPS = &MPSConfig{}
@@ -250,12 +255,14 @@ func (s *Sharing) Check(device Device, configured []Device) error {
 	for _, key := range slices.Sorted(maps.Keys(s.MPS.DefaultPerDevicePinnedMemoryLimit)) {
 		named := func(d Device) bool { return d.UUID != "" && d.UUID == key || strconv.Itoa(d.Index) == key }
 		if !slices.ContainsFunc(configured, named) {
-			return invalid(deviceLimit(key), "the claim has no such device with these parameters, it has %d (0 to %d)", len(configured), len(configured)-1)
+			return invalid(deviceLimit(key), "the claim has no such device with these parameters, it has %d (0 to %d)",
+				len(configured), len(configured)-1)
 		}
 	}
 	n, ok := s.MPS.LimitFor(device)
 	if ok && device.MemoryBytes > 0 && n > device.MemoryBytes {
-		return invalid("sharing.mpsConfig", "a memory limit of %d MiB is more than the device has, %d MiB", n>>20, device.MemoryBytes>>20)
+		return invalid("sharing.mpsConfig", "a memory limit of %d MiB is more than the device has, %d MiB", n>>20,
+			device.MemoryBytes>>20)
 	}
 	return nil
 }

@@ -85,7 +85,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.NvidiaDriverRoot, "nvidia-driver-root", "/",
 		"Root of the NVIDIA driver as the container runtime on the node sees it: / for a driver on the host, "+
 			"/run/nvidia/driver for the GPU operator's driver container.")
-	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root", "The same root as this process sees it.")
+	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root",
+		"The same root as this process sees it.")
 	fs.StringVar(&c.DevRoot, "dev-root", "",
 		"Directory whose dev/ holds the GPUs' device nodes, at the same path for this process and the container "+
 			"runtime. Empty: the driver root, or / for a driver root without device nodes.")
@@ -108,8 +109,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "", "Address of the metrics server, such as \":8080\". Empty: none.")
 	fs.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "Path of the metrics on that server. Empty: none.")
 	fs.BoolVar(&c.MetricsIdle, "metrics-idle", false,
-		"Measure all GPUs all the time. If false, only GPUs of prepared claims are measured, because measuring can delay "+
-			"another MIG mode or the unloading of the driver.")
+		"Measure all GPUs all the time. If false, only GPUs of prepared claims are measured, because measuring can "+
+			"delay another MIG mode or the unloading of the driver.")
 	fs.StringVar(&c.PprofPath, "pprof-path", "",
 		"Path of Go's profiles on that server, such as \"/debug/pprof\". Empty: none.")
 	fs.IntVar(&c.HealthcheckPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. Negative: none.")
@@ -122,8 +123,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.monitorDevices, "monitor-devices", true,
 		"Publish a monitor device for each GPU. If false, only those of claims stay published.")
 	fs.BoolVar(&c.DeviceMetadata, "device-metadata", true,
-		"Give containers a file about the devices of each request, below /var/run/kubernetes.io/dra-device-attributes. "+
-			"A claim that is prepared already keeps its files, or none.")
+		"Give containers a file about the devices of each request, below "+
+			"/var/run/kubernetes.io/dra-device-attributes. A claim that is prepared already keeps its files, or none.")
 	fs.BoolVar(&c.AllowReset, "allow-gpu-reset", false,
 		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
 			"mode.")
@@ -131,8 +132,8 @@ func New(c *Config) *pflag.FlagSet {
 		"Destroy external MIG partitions and switch MIG off if a claim needs their place. If false, partitions "+
 			"and modes that no claim owns stay, and the partitions are published.")
 	fs.BoolVar(&c.KeepComputeMode, "mps-keep-compute-mode", false,
-		"Leave the compute mode of GPUs that claims share by MPS as it is. Then a process that ignores the daemon can use "+
-			"the whole GPU.")
+		"Leave the compute mode of GPUs that claims share by MPS as it is. Then a process that ignores the daemon "+
+			"can use the whole GPU.")
 	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
 		"Idle time after which the driver switches MIG off on a GPU where it had switched MIG on. 0: only when a "+
 			"claim needs the whole GPU.")
@@ -146,11 +147,12 @@ func New(c *Config) *pflag.FlagSet {
 		"Name of the ConfigMap in the pod's namespace in which the controller lists the MIG profiles and groups that "+
 			"the cluster asks for. Empty: the setting Auto publishes all of them.")
 	fs.StringVar(&c.schedulerVersion, "scheduler-version", "",
-		"Version of the cluster's scheduler, such as v1.36.3. For versions with known faults the plugin leaves out devices that the "+
-			"scheduler would allocate wrongly. Empty: the version of the API server, and the oldest one for an hour after an upgrade.")
+		"Version of the cluster's scheduler, such as v1.36.3. For versions with known faults the plugin leaves out "+
+			"devices that the scheduler would allocate wrongly. Empty: the version of the API server, and the oldest "+
+			"one for an hour after an upgrade.")
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
-		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
-			"kubelet's call. No pod or process may use them any more. A claim of an earlier boot is released without it.")
+		"Time after the deletion of a prepared claim at which the plugin releases its devices without the kubelet's "+
+			"call. No pod or process may use them any more. A claim of an earlier boot is released without it.")
 	fs.StringSliceVar(&c.IgnoredProcesses, "ignored-processes", nil,
 		"Names of further processes, separated by commas, that open GPUs without using them and do not delay such a "+
 			"release. Known are NVIDIA's daemons, and each process that has every GPU of the node but not "+
@@ -159,7 +161,8 @@ func New(c *Config) *pflag.FlagSet {
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
 			strings.Join(health.Evictable(), ", ")+".")
 	fs.StringVar(&c.HealthReset, "health-reset", resetNever,
-		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+resetNever+", or "+ResetWhenIdle+" while no claim and no process "+
+		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+resetNever+", or "+ResetWhenIdle+
+			" while no claim and no process "+
 			"uses it.")
 	fs.StringSliceVar(&c.healthIgnoreXIDs, "health-ignore-xids", nil,
 		"XIDs, separated by commas, that are counted but neither taint a GPU nor are reported to pods.")
@@ -167,15 +170,15 @@ func New(c *Config) *pflag.FlagSet {
 		"XIDs, separated by commas, that taint their GPU as "+health.Named+" until the node reboots or its driver is "+
 			"reloaded, although NVIDIA's catalogue asks neither for a reset nor for a reboot.")
 	fs.StringVar(&c.KernelLog, "kernel-log", "",
-		"The node's /dev/kmsg as this process sees it. The plugin reads it for XIDs of while it was down or no claim was "+
-			"prepared. Empty: it does not.")
+		"The node's /dev/kmsg as this process sees it. The plugin reads it for XIDs of while it was down or no claim "+
+			"was prepared. Empty: it does not.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")
 	fs.StringVar(&c.ClearFaults, "clear-faults", "",
 		"PCI address of a GPU. The program removes the GPU's remembered faults, prints them and exits. Run it in the "+
-			"plugin's container, with kubectl exec. The running plugin makes the GPU available within half a minute, unless "+
-			"the driver still reports a fault.")
+			"plugin's container, with kubectl exec. The running plugin makes the GPU available within half a minute, "+
+			"unless the driver still reports a fault.")
 	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
 	return fs
 }
@@ -234,10 +237,15 @@ func (c *Config) validate() error {
 		bad("driver-name", "%q has %d characters, the API allows 63", c.DriverName, len(c.DriverName))
 	}
 	for flag, path := range map[string]string{
-		"nvidia-driver-root": c.NvidiaDriverRoot, "container-driver-root": c.ContainerDriverRoot, "cdi-root": c.CDIRoot,
-		"kubelet-plugins-directory-path": c.KubeletPluginsDir, "kubelet-registrar-directory-path": c.KubeletRegistrarDir,
+		"nvidia-driver-root":                   c.NvidiaDriverRoot,
+		"container-driver-root":                c.ContainerDriverRoot,
+		"cdi-root":                             c.CDIRoot,
+		"kubelet-plugins-directory-path":       c.KubeletPluginsDir,
+		"kubelet-registrar-directory-path":     c.KubeletRegistrarDir,
 		"kubelet-pod-resources-directory-path": c.KubeletPodResourcesDir,
-		"proc-root":                            c.ProcRoot, "sys-root": c.SysRoot, "boot-id-file": c.BootIDFile,
+		"proc-root":                            c.ProcRoot,
+		"sys-root":                             c.SysRoot,
+		"boot-id-file":                         c.BootIDFile,
 	} {
 		if !filepath.IsAbs(path) {
 			bad(flag, "%q is not an absolute path", path)

@@ -31,10 +31,14 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.MPSDir, "mps-dir", "/var/lib/kubelet/plugins/gpu.nvidia.com/mps",
 		"Directory of the daemons, at the same path on the node; its mounts must propagate to the node.")
 	fs.StringVar(&c.DriverRoot, "driver-root", "/driver-root", "Root of the NVIDIA driver as this process sees it.")
-	fs.StringVar(&c.DevRoot, "dev-root", "", "Directory whose dev/ holds the GPUs' device nodes. Empty: the driver root, or / for a driver root without device nodes.")
+	fs.StringVar(&c.DevRoot, "dev-root", "",
+		"Directory whose dev/ holds the GPUs' device nodes. Empty: the driver root, or / for a driver root without "+
+			"device nodes.")
 	fs.StringVar(&c.ShmSize, "mps-shm-size", "50%",
-		"Most memory of the /dev/shm of all clients of one device, as 64Mi or a part of the node's. Used with drivers before 580.")
-	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id", "File with the ID of the node's boot.")
+		"Most memory of the /dev/shm of all clients of one device, as 64Mi or a part of the node's. Used with "+
+			"drivers before 580.")
+	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id",
+		"File with the ID of the node's boot.")
 	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
 	return fs
 }
@@ -72,5 +76,6 @@ func size(s string) (string, error) {
 			return strconv.FormatUint(n<<shift, 10), nil
 		}
 	}
-	return "", fmt.Errorf("%q is neither a size of at least 1Mi (such as 64Mi or 1Gi) nor a part of the node's memory (such as 50%%)", s)
+	return "", fmt.Errorf("%q is neither a size of at least 1Mi (such as 64Mi or 1Gi) nor a part of the node's "+
+		"memory (such as 50%%)", s)
 }

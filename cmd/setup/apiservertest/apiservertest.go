@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apiservertest serves the objects of client-go's fake clients over HTTP, so that a test runs a whole program with
-// a kubeconfig.
+// Package apiservertest serves the objects of client-go's fake clients over HTTP, so that a test runs a whole program
+// with a kubeconfig.
 //
 // Trap. The fake clients have no versions of objects, so no write conflicts, and field selectors select all objects.
 package apiservertest
@@ -42,8 +42,8 @@ var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(20_000)) }
 
-// FreePort returns a port on which no process listens. It is below those that the kernel gives to connections, which would take it before
-// the program listens.
+// FreePort returns a port on which no process listens. It is below those that the kernel gives to connections, which
+// would take it before the program listens.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -90,19 +90,27 @@ func (s *Server) Hold(matches func(*http.Request) bool) (met <-chan struct{}) {
 func (s *Server) Release() { s.held.Store(nil) }
 
 // Serve serves the objects of a fake client, and custom objects of these kinds.
-func Serve(t testing.TB, client *fake.Clientset, kinds map[schema.GroupVersionResource]string, custom ...runtime.Object) *Server {
+func Serve(
+	t testing.TB, client *fake.Clientset, kinds map[schema.GroupVersionResource]string, custom ...runtime.Object,
+) *Server {
 	t.Helper()
 	lists := map[schema.GroupVersionResource]string{}
 	for resource, kind := range kinds {
 		lists[resource] = kind + "List"
 	}
-	s := &Server{client: client, kinds: kinds, custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, custom...), Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	s := &Server{
+		client:     client,
+		kinds:      kinds,
+		custom:     dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, custom...),
+		Kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
+	}
 	server := httptest.NewServer(s)
 	t.Cleanup(func() {
 		server.CloseClientConnections() // Watches do not end by themselves.
 		server.Close()
 	})
-	text := "clusters: [{name: c, cluster: {server: '" + server.URL + "'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	text := "clusters: [{name: c, cluster: {server: '" + server.URL +
+		"'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
 	if err := os.WriteFile(s.Kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +177,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := s.find(r.URL.Path)
 	switch {
 	case !ok:
-		answer(w, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "not served", 0, true))
+		answer(w, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "",
+			"not served", 0, true))
 	case r.URL.Query().Get("watch") != "":
 		s.watch(w, r, t)
 	default:
@@ -195,7 +204,8 @@ func (t target) do(r *http.Request) (runtime.Object, error) {
 		action = clienttesting.NewDeleteAction(t.resource, t.namespace, t.name)
 	case http.MethodPatch:
 		options := metav1.PatchOptions{FieldManager: query.Get("fieldManager"), DryRun: query["dryRun"]}
-		patch := clienttesting.NewPatchSubresourceActionWithOptions(t.resource, t.namespace, t.name, types.PatchType(r.Header.Get("Content-Type")), body, options, t.subresource)
+		patch := clienttesting.NewPatchSubresourceActionWithOptions(t.resource, t.namespace, t.name,
+			types.PatchType(r.Header.Get("Content-Type")), body, options, t.subresource)
 		if t.subresource == "" {
 			patch.Subresource = ""
 		}
@@ -206,14 +216,17 @@ func (t target) do(r *http.Request) (runtime.Object, error) {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		if r.Method == http.MethodPost {
-			action = clienttesting.NewCreateActionWithOptions(t.resource, t.namespace, object, metav1.CreateOptions{DryRun: query["dryRun"]})
+			action = clienttesting.NewCreateActionWithOptions(t.resource, t.namespace, object,
+				metav1.CreateOptions{DryRun: query["dryRun"]})
 		} else {
-			action = clienttesting.NewUpdateSubresourceActionWithOptions(t.resource, t.subresource, t.namespace, object, metav1.UpdateOptions{})
+			action = clienttesting.NewUpdateSubresourceActionWithOptions(t.resource, t.subresource, t.namespace, object,
+				metav1.UpdateOptions{})
 		}
 	}
 	out, err := t.fake.Invokes(action, nil)
 	if err == nil && out == nil { // A deletion.
-		return &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}, nil
+		return &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusSuccess}, nil
 	}
 	return t.typed(out), err
 }

@@ -175,7 +175,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	})
 	d.logf("ready, process %d", p.pid())
 	if l.unreadable != "" {
-		d.logf("its memory limits are set and not compared, because it prints them in an unknown form: %q", l.unreadable)
+		d.logf("its memory limits are set and not compared, because it prints them in an unknown form: %q",
+			l.unreadable)
 	}
 	pause := d.s.firstRecheck
 	recheck := time.After(pause)
@@ -314,7 +315,8 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 }
 
 // errFault is the problem of a daemon whose server is in the state FAULT.
-var errFault = errors.New("its server is in the state FAULT: an error of one process, or its end while it computed, ended the work of all processes on the device, and no process can start before all of them have ended")
+var errFault = errors.New("its server is in the state FAULT: an error of one process, or its end while it computed, " +
+	"ended the work of all processes on the device, and no process can start before all of them have ended")
 
 // start starts the daemon and returns once it serves within its limits. refused reports that it ended as one
 // that does not know an argument.
@@ -384,7 +386,8 @@ func (d *daemon) awaitReady(p *process, n namespace, l *limiter, many bool) erro
 // hold starts a server of a daemon that has none. Clients start one too, so an error counts for the log alone.
 func (d *daemon) hold(l *limiter) {
 	if err := l.hold(d.ctx); err != nil && d.ctx.Err() == nil {
-		d.logf("starting a server failed: %v; until a container does, a process that avoids the daemon can take the device", err)
+		d.logf("starting a server failed: %v; until a container does, a process that avoids the daemon can take "+
+			"the device", err)
 	}
 }
 

@@ -95,7 +95,8 @@ func (l *limiter) apply(ctx context.Context) error {
 	inStart := 0
 	late := func() error {
 		l.late[inStart]++
-		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of other shares",
+		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of "+
+			"other shares",
 			inStart, l.settle)
 	}
 	for refused := map[int]int{}; ; {

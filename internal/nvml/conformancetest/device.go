@@ -46,10 +46,11 @@ var queries = []query{
 		}
 		return nil
 	}},
-	{name: "PCI", ask: func(d nvml.Device) (string, error) { p, err := d.PCI(); return p.BusID, err }, check: func(s string) error {
-		_, err := gpu.CanonicalAddress(s)
-		return err
-	}},
+	{name: "PCI", ask: func(d nvml.Device) (string, error) { p, err := d.PCI(); return p.BusID, err },
+		check: func(s string) error {
+			_, err := gpu.CanonicalAddress(s)
+			return err
+		}},
 	{name: "PCI device ID", ask: func(d nvml.Device) (string, error) {
 		p, err := d.PCI()
 		return fmt.Sprintf("%04x", p.DeviceID&0xffff), err
@@ -77,7 +78,10 @@ var queries = []query{
 		}
 		return nil
 	}},
-	{name: "Memory total", ask: func(d nvml.Device) (string, error) { m, err := d.Memory(); return fmt.Sprint(m.Total), err }},
+	{name: "Memory total", ask: func(d nvml.Device) (string, error) {
+		m, err := d.Memory()
+		return fmt.Sprint(m.Total), err
+	}},
 	{name: "Memory", moves: true, ask: func(d nvml.Device) (string, error) {
 		m, err := d.Memory()
 		if err == nil && (m.Reserved > m.Total || m.Free > m.Total || m.Used > m.Total) {
@@ -102,12 +106,16 @@ var queries = []query{
 		return fmt.Sprint(current, pending), err
 	}},
 	{name: "GPUInstanceProfiles", ask: asText(nvml.Device.GPUInstanceProfiles)},
-	{name: "GPUInstancePlacements", ask: asText(func(d nvml.Device) ([]nvml.MIGPlacement, error) { return d.GPUInstancePlacements(0) })},
+	{name: "GPUInstancePlacements", ask: asText(func(d nvml.Device) ([]nvml.MIGPlacement, error) {
+		return d.GPUInstancePlacements(0)
+	})},
 	{name: "GPUInstances", moves: true, ask: asText(nvml.Device.GPUInstances)},
 	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
 	{name: "VirtualizationMode", ask: asText(nvml.Device.VirtualizationMode)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
-	{name: "MIGComputeMode", moves: true, ask: asText(func(d nvml.Device) (nvml.ComputeMode, error) { return d.MIGComputeMode("MIG-0") })},
+	{name: "MIGComputeMode", moves: true, ask: asText(func(d nvml.Device) (nvml.ComputeMode, error) {
+		return d.MIGComputeMode("MIG-0")
+	})},
 	{name: "MemoryLimit", ask: asText(func(d nvml.Device) (uint64, error) { return d.MemoryLimit("/sys/fs/cgroup") })},
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},
@@ -115,11 +123,20 @@ var queries = []query{
 	{name: "Utilization", moves: true, ask: asText(nvml.Device.Utilization)},
 	{name: "Power", moves: true, ask: asText(nvml.Device.Power), check: notNegative},
 	{name: "Temperature", moves: true, ask: asText(nvml.Device.Temperature)},
-	{name: "Clock", moves: true, ask: asText(func(d nvml.Device) (int, error) { return d.Clock(nvml.ClockSM) }), check: notNegative},
+	{
+		name:  "Clock",
+		moves: true,
+		ask:   asText(func(d nvml.Device) (int, error) { return d.Clock(nvml.ClockSM) }),
+		check: notNegative,
+	},
 	{name: "Counters", moves: true, ask: asText(nvml.Device.Counters)},
 	{name: "ProcessMemory", moves: true, ask: asText(nvml.Device.ProcessMemory)},
-	{name: "ProcessUtilization", moves: true, ask: asText(func(d nvml.Device) ([]nvml.ProcessUtilization, error) { return d.ProcessUtilization(0) })},
-	{name: "MIGMemory", moves: true, ask: asText(func(d nvml.Device) (nvml.MemoryInfo, error) { return d.MIGMemory("MIG-0") })},
+	{name: "ProcessUtilization", moves: true, ask: asText(func(d nvml.Device) ([]nvml.ProcessUtilization, error) {
+		return d.ProcessUtilization(0)
+	})},
+	{name: "MIGMemory", moves: true, ask: asText(func(d nvml.Device) (nvml.MemoryInfo, error) {
+		return d.MIGMemory("MIG-0")
+	})},
 	{name: "Performance", moves: true, ask: func(d nvml.Device) (string, error) {
 		s, err := d.Performance(-1)
 		if err == nil {

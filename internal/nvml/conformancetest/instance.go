@@ -96,7 +96,8 @@ func full(t *testing.T, g nvml.GPUInstance, profile nvml.GPUInstanceProfile) nvm
 	var whole nvml.ComputeInstanceProfile
 	names := map[string]bool{}
 	for _, c := range found {
-		if c.Slices < 1 || c.Slices > profile.Slices || c.Instances < 1 || c.Multiprocessors > profile.Multiprocessors ||
+		if c.Slices < 1 || c.Slices > profile.Slices || c.Instances < 1 ||
+			c.Multiprocessors > profile.Multiprocessors ||
 			names[c.Name] || !profileForm.MatchString(c.Name) {
 			t.Errorf("compute instance profile %+v of %+v", c, profile)
 		}
@@ -196,7 +197,8 @@ func (p *partition) held(t *testing.T) {
 	d := p.devices(t)[0]
 	release := p.machine.Hold(t, d.GPUInstance, d.ComputeInstance)
 	holders, err := p.gpu.Processes()
-	if err != nil || len(holders) != 1 || holders[0].GPUInstance != d.GPUInstance || holders[0].ComputeInstance != d.ComputeInstance {
+	if err != nil || len(holders) != 1 || holders[0].GPUInstance != d.GPUInstance ||
+		holders[0].ComputeInstance != d.ComputeInstance {
 		t.Errorf("Processes = %+v, %v; want one on %+v", holders, err, d)
 	}
 	refused(t, "Destroy of a held compute instance", c.Destroy(), nvml.InUse)

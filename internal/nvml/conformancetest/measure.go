@@ -14,7 +14,8 @@ import (
 // measurements reads each GPU twice.
 func measurements(t *testing.T, s nvml.Session) {
 	each(s, func(i int, d nvml.Device) {
-		if u, err := d.VideoUtilization(); err == nil && (u.Encoder < 0 || u.Encoder > 100 || u.Decoder < 0 || u.Decoder > 100) {
+		if u, err := d.VideoUtilization(); err == nil &&
+			(u.Encoder < 0 || u.Encoder > 100 || u.Decoder < 0 || u.Decoder > 100) {
 			t.Errorf("GPU %d: video utilization %+v, want percents", i, u)
 		}
 		if u, err := d.Utilization(); err == nil && (u.GPU < 0 || u.GPU > 100 || u.Memory < 0 || u.Memory > 100) {
@@ -46,7 +47,8 @@ func counters(t *testing.T, i int, d nvml.Device) {
 	for n := range reflect.TypeFor[nvml.Counters]().NumField() {
 		field := reflect.TypeFor[nvml.Counters]().Field(n).Name
 		a, b := reflect.ValueOf(earlier).Field(n).Int(), reflect.ValueOf(later).Field(n).Int()
-		if a < nvml.NotReported || (a == nvml.NotReported) != (b == nvml.NotReported) || b < a && field != "MemoryTemperature" {
+		if a < nvml.NotReported || (a == nvml.NotReported) != (b == nvml.NotReported) || b < a &&
+			field != "MemoryTemperature" {
 			t.Errorf("GPU %d: %s is %d, then %d", i, field, a, b)
 		}
 	}

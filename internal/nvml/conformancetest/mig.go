@@ -98,7 +98,8 @@ func offers(t *testing.T, i int, d nvml.Device) {
 		places(t, what, p, placements)
 	}
 	const none = 1 << 20
-	if p, err := d.GPUInstancePlacements(none); !errors.Is(err, nvml.InvalidArgument) && !errors.Is(err, nvml.NotSupported) {
+	if p, err := d.GPUInstancePlacements(none); !errors.Is(err, nvml.InvalidArgument) &&
+		!errors.Is(err, nvml.NotSupported) {
 		t.Errorf("GPU %d: placements of unknown profile %d: %v, %v", i, none, p, err)
 	}
 }
@@ -107,7 +108,8 @@ func places(t *testing.T, what string, p nvml.GPUInstanceProfile, placements []n
 	fit, end := 0, 0
 	for n, at := range placements {
 		if at.Start < 0 || at.Size < 1 || at.Size != placements[0].Size || n > 0 && at.Start <= placements[n-1].Start {
-			t.Errorf("%s: placements %v: want them in order of their start, each once, all of one size", what, placements)
+			t.Errorf("%s: placements %v: want them in order of their start, each once, all of one size", what,
+				placements)
 		}
 		if at.Start >= end {
 			fit, end = fit+1, at.Start+at.Size
@@ -237,12 +239,14 @@ func (c partitioning) check(t *testing.T, i int, d nvml.Device) {
 	for n, m := range c.Devices {
 		at := [2]int{m.GPUInstance, m.ComputeInstance}
 		if _, ok := c.Compute[at]; !ok || seen[at] || uuids[m.UUID] || !migUUIDForm.MatchString(m.UUID) {
-			t.Errorf("GPU %d: device %+v: want one for each compute instance of %v, with a UUID of its own", i, m, c.Compute)
+			t.Errorf("GPU %d: device %+v: want one for each compute instance of %v, with a UUID of its own", i, m,
+				c.Compute)
 		}
 		seen[at], uuids[m.UUID] = true, true
 		if n > 0 {
 			p := c.Devices[n-1]
-			if p.GPUInstance > m.GPUInstance || p.GPUInstance == m.GPUInstance && p.ComputeInstance > m.ComputeInstance {
+			if p.GPUInstance > m.GPUInstance || p.GPUInstance == m.GPUInstance &&
+				p.ComputeInstance > m.ComputeInstance {
 				t.Errorf("GPU %d: device %+v after %+v", i, m, p)
 			}
 		}

@@ -104,7 +104,8 @@ func (p *partition) computeMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []nvml.ComputeMode{nvml.ComputeExclusiveProcess, nvml.ComputeProhibited, nvml.ComputeDefault, found} {
+	for _, want := range []nvml.ComputeMode{nvml.ComputeExclusiveProcess, nvml.ComputeProhibited, nvml.ComputeDefault,
+		found} {
 		if err := p.gpu.SetComputeMode(want); err != nil {
 			t.Errorf("SetComputeMode(%s): %v", want, err)
 		}
@@ -119,7 +120,8 @@ func (p *partition) computeMode(t *testing.T) {
 }
 
 func (p *partition) noComputeMode(t *testing.T) {
-	refused(t, "SetComputeMode of a GPU in MIG mode", p.gpu.SetComputeMode(nvml.ComputeExclusiveProcess), nvml.NotSupported)
+	refused(t, "SetComputeMode of a GPU in MIG mode", p.gpu.SetComputeMode(nvml.ComputeExclusiveProcess),
+		nvml.NotSupported)
 }
 
 func (p *partition) sameOffers(t *testing.T) {

@@ -66,7 +66,8 @@ func typed(t *testing.T, err error) {
 		return
 	}
 	if !strings.HasPrefix(e.Query, "nvml") || e.Code == 0 {
-		t.Errorf("error %q names query %q and code %d, want NVML's name and a code that is not success", err, e.Query, e.Code)
+		t.Errorf("error %q names query %q and code %d, want NVML's name and a code that is not success", err, e.Query,
+			e.Code)
 	}
 }
 
@@ -137,7 +138,10 @@ func byAddress(t *testing.T, s nvml.Session) {
 		}
 	})
 	for address, want := range map[string]nvml.Code{
-		"0000:fe:1f.0": nvml.NotFound, "0000:fe:1f.7": nvml.InvalidArgument, "nonsense": nvml.InvalidArgument, "": nvml.InvalidArgument,
+		"0000:fe:1f.0": nvml.NotFound,
+		"0000:fe:1f.7": nvml.InvalidArgument,
+		"nonsense":     nvml.InvalidArgument,
+		"":             nvml.InvalidArgument,
 	} {
 		d, err := s.DeviceAt(address)
 		if !errors.Is(err, want) {

@@ -47,7 +47,8 @@ func Documents(query string) bool {
 
 var (
 	codeForm     = regexp.MustCompile(`(?m)^\s*(NVML_ERROR_\w+)\s*= (\d+),?`)
-	functionForm = regexp.MustCompile(`(?s)/\*\*(.*?)\*/\s*(?:#\S[^\n]*\s*)*(?:(?:DEPRECATED\([\d.]+\)\s*)?nvmlReturn_t DECLDIR (nvml\w+)\s*\()?`)
+	functionForm = regexp.MustCompile(
+		`(?s)/\*\*(.*?)\*/\s*(?:#\S[^\n]*\s*)*(?:(?:DEPRECATED\([\d.]+\)\s*)?nvmlReturn_t DECLDIR (nvml\w+)\s*\()?`)
 	referredForm = regexp.MustCompile(`\\ref (NVML_ERROR_\w+)`)
 )
 

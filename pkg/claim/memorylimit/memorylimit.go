@@ -104,7 +104,8 @@ func (l *Limiter) watch(ctx context.Context) {
 	}
 	if err != nil {
 		l.reports.Report(failure(memorylimit.Request{}, fmt.Errorf("watch %s: %w", l.files.Dir(), err),
-			fmt.Sprintf("limits of new containers come up to %s late: check the node's limits of inotify, and restart the plugin", scanInterval)))
+			fmt.Sprintf("limits of new containers come up to %s late: check the node's limits of inotify, and "+
+				"restart the plugin", scanInterval)))
 		return
 	}
 	go func() {
@@ -115,7 +116,8 @@ func (l *Limiter) watch(ctx context.Context) {
 				return
 			case <-w.Events:
 			case err := <-w.Errors:
-				klog.FromContext(ctx).Error(err, "Some changes of the requests of memory limits were not seen; all are looked at again")
+				klog.FromContext(ctx).Error(err,
+					"Some changes of the requests of memory limits were not seen; all are looked at again")
 			}
 			l.changes.Fire()
 		}

@@ -146,7 +146,8 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 		if named.Kind == gpu.KindMIG {
 			if d.Partition, err = partition(found.MIG, named); err != nil {
 				return nil, m.claim.Refuse(result.Device, claimerror.UnknownDevice, err,
-					"the kubelet retries; if it persists, delete the pod and its claim so that the scheduler allocates again")
+					"the kubelet retries; if it persists, delete the pod and its claim so that the scheduler "+
+						"allocates again")
 			}
 		}
 		if result.ShareID != nil {

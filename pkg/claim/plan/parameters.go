@@ -67,7 +67,10 @@ type parameters struct {
 
 // parameters decodes every opaque configuration for a result, from the class and the claim. It returns the last one for
 // the device's kind.
-func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (parameters, error) {
+func (m maker) parameters(
+	configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult,
+	kind gpu.Kind,
+) (parameters, error) {
 	var chosen parameters
 	for i, config := range configs {
 		if len(resourceclaim.ConfigForResult(configs[i:i+1], result)) == 0 {
@@ -153,7 +156,9 @@ func (m maker) standing(d Device) Sharing {
 }
 
 // configured lists the devices that have the i-th device's configuration, for limits that name them, and the i-th one.
-func configured(devices []Device, chosen []parameters, i int, s gpu.Snapshot) (all []v1beta1.Device, one v1beta1.Device) {
+func configured(
+	devices []Device, chosen []parameters, i int, s gpu.Snapshot,
+) (all []v1beta1.Device, one v1beta1.Device) {
 	for j, d := range devices {
 		if chosen[j].config != chosen[i].config || chosen[j].sharing == nil {
 			continue
@@ -209,7 +214,8 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 	}
 	if s.Limits && !g.MPSCapable {
 		return m.invalid(d.Name, d.Request, cmp.Or(where, "the node's setting"),
-			fmt.Errorf("sharing.strategy: %s does not support this GPU: %s cannot limit its clients (MPS needs compute capability 7.0, and no vGPU guest)", s.Name, cmp.Or(g.ProductName, "it")))
+			fmt.Errorf("sharing.strategy: %s does not support this GPU: %s cannot limit its clients (MPS needs "+
+				"compute capability 7.0, and no vGPU guest)", s.Name, cmp.Or(g.ProductName, "it")))
 	}
 	if s.Daemon && m.node.NoMPS != "" && p.Refused == nil {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
@@ -239,7 +245,8 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 // checkClaim checks the devices of the claim together.
 func (m maker) checkClaim(p *Plan) error {
 	requests := map[string]string{}
-	const reallocateRemedy = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"
+	const reallocateRemedy = "delete the pod and its claim so that the scheduler allocates again, and report the " +
+		"scheduler that did this"
 	used := map[string]Use{}
 	for i, d := range p.Devices {
 		by, sum := sharing.Of(d.Sharing.Strategy), used[d.Name]
@@ -261,7 +268,8 @@ func (m maker) checkClaim(p *Plan) error {
 					"give the requests the same strategy, time slice and multiUser in "+m.source+", then "+m.renew)
 			case by.Daemon && by.Name == other.Sharing.Strategy && d.Request == other.Request && d.Name != other.Name:
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
-					fmt.Errorf("request %q has %s by %s as well, and a process reaches the %[3]s daemon of one device only", d.Request, other.Name, by.Name),
+					fmt.Errorf("request %q has %s by %s as well, and a process reaches the %[3]s daemon of one "+
+						"device only", d.Request, other.Name, by.Name),
 					"ask for one device by "+string(by.Name)+
 						" in a request, or name the strategy TimeSlicing in a GpuConfig")
 			}
@@ -272,7 +280,8 @@ func (m maker) checkClaim(p *Plan) error {
 		}
 		if other, many := requests[d.Request]; many && p.Refused == nil {
 			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
-				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: two shares are not twice a GPU's speed", d.Request, other),
+				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: "+
+					"two shares are not twice a GPU's speed", d.Request, other),
 				"ask for one, or for the GPU as a whole with capacity.requests.memory")
 		}
 		requests[d.Request] = d.Name
@@ -298,7 +307,8 @@ func (m maker) setTopologyEnv(p *Plan, chosen []parameters) error {
 		case first >= 0 && p.Devices[first].Request == d.Request:
 			continue
 		case first >= 0:
-			return wrong(fmt.Errorf("request %q asks for it too, but a container has only one CUDA_VISIBLE_DEVICES and one NCCL_TOPO_FILE; ask in one request, and name the request in the container",
+			return wrong(fmt.Errorf("request %q asks for it too, but a container has only one CUDA_VISIBLE_DEVICES "+
+				"and one NCCL_TOPO_FILE; ask in one request, and name the request in the container",
 				p.Devices[first].Request))
 		}
 		first = i

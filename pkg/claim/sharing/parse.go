@@ -259,7 +259,8 @@ func (s Settings) clash() error {
 		if slices.ContainsFunc(s.rules, func(b rule) bool {
 			return a.name == b.name && a.policy.Strategy != b.policy.Strategy
 		}) {
-			return fmt.Errorf("sharing: %s is under both timeSlicing and mps; remove one, or separate them by nodes, products or devices", a.name)
+			return fmt.Errorf("sharing: %s is under both timeSlicing and mps; remove one, or separate them by nodes, "+
+				"products or devices", a.name)
 		}
 	}
 	return nil

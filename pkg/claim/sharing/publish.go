@@ -74,7 +74,8 @@ func (e publishEntry) read(field string) (published, error) {
 	case word == "Auto":
 		p.auto = true
 	case word != "None" && (word != "" || json.Unmarshal(e.Profiles, &p.profiles) != nil || len(p.profiles) == 0):
-		return p, fmt.Errorf("%s.profiles: %s is not allowed, use All, Auto, None, or a list such as [1g.10gb, 3g.40gb]",
+		return p, fmt.Errorf("%s.profiles: %s is not allowed, use All, Auto, None, or a list such as [1g.10gb, "+
+			"3g.40gb]",
 			field, clip(string(e.Profiles)))
 	}
 	if n := slices.Index(p.profiles, "Auto"); n >= 0 {

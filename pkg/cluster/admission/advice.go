@@ -25,7 +25,9 @@ import (
 )
 
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
-func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path, o Options) result {
+func (v *ClusterView) reviewClaim(
+	ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path, o Options,
+) result {
 	var r result
 	if v.tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
 		len(spec.Devices.Config) > resourceapi.DeviceConfigMaxSize {
@@ -41,7 +43,8 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 			continue
 		}
 		if limit, _ := c.Sharing.MPS.LimitFor(v1beta1.Device{}); limit > v.largest {
-			r.warn("%s: a memory limit of %d MiB is more than any GPU of the cluster has (%d MiB), and Prepare refuses it",
+			r.warn("%s: a memory limit of %d MiB is more than any GPU of the cluster has (%d MiB), and Prepare "+
+				"refuses it",
 				c.path.Child("opaque", "parameters", "sharing", "mpsConfig"), limit>>20, v.largest>>20)
 		}
 	}
@@ -104,7 +107,8 @@ func (v *ClusterView) tooLarge(requests ...resourceapi.DeviceRequest) bool {
 	var expressions []string
 	for r := range selector.Requests(requests) {
 		if len(r.Selectors) > resourceapi.DeviceSelectorsMaxSize ||
-			r.Capacity != nil && len(r.Capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+			r.Capacity != nil &&
+				len(r.Capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 			return true
 		}
 		if r.Capacity != nil {
@@ -169,20 +173,26 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 			strategy = c.Sharing.Strategy
 		}
 		// A claim of all memory shares with no other.
-		if named && strategy != "" && !q.Admin() && q.driver == v.driver && v.isolations.Len() > 0 && !v.isolations.Has(sharing.Of(strategy).Isolation) {
-			r.warn("request %s: it shares a GPU by %s, and by default other claims use %s; on one GPU, the second claim is not prepared until the first one ends "+
-				"(DeviceInUse). Leave the strategy out, or set it for the nodes (chart value sharing.config)", q.Name, strategy, strings.Join(sets.List(v.isolations), " or "))
+		if named && strategy != "" && !q.Admin() && q.driver == v.driver && v.isolations.Len() > 0 &&
+			!v.isolations.Has(sharing.Of(strategy).Isolation) {
+			r.warn("request %s: it shares a GPU by %s, and by default other claims use %s; on one GPU, the second "+
+				"claim is not prepared until the first one ends (DeviceInUse). Leave the strategy out, or set it for "+
+				"the nodes (chart value sharing.config)", q.Name, strategy, strings.Join(sets.List(v.isolations),
+				" or "))
 		}
-		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy != "" && !sharing.Of(strategy).Daemon || strategy == "" && !named {
+		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy != "" && !sharing.Of(strategy).Daemon ||
+			strategy == "" && !named {
 			continue
 		}
 		parts = append(parts, q.Name)
 		if q.Devices() != 1 {
-			r.warn("request %s: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig", q.Name)
+			r.warn("request %s: its shares are of different GPUs, and by MPS a container reaches one; ask for one "+
+				"share in a request, or name the strategy TimeSlicing in a GpuConfig", q.Name)
 		}
 	}
 	if len(parts) > 1 {
-		r.warn("requests %s: by MPS a container has the share of one request; name it in the container (resources.claims[].request)", strings.Join(parts, " and "))
+		r.warn("requests %s: by MPS a container has the share of one request; name it in the container "+
+			"(resources.claims[].request)", strings.Join(parts, " and "))
 	}
 }
 
@@ -204,9 +214,11 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 		hint = v.profileHint()
 	}
 	if near := nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= typos {
-		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.Name, q.DeviceClassName, near, hint)
+		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.Name,
+			q.DeviceClassName, near, hint)
 	} else if strings.HasSuffix(q.DeviceClassName, "."+strings.TrimPrefix(v.driver, "gpu.")) {
-		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one%s", q.Name, q.DeviceClassName, hint)
+		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one%s", q.Name, q.DeviceClassName,
+			hint)
 	}
 }
 
@@ -240,10 +252,12 @@ func (v *ClusterView) checkAttributes(r *result, where, expression string, value
 			hint = v.profileHint()
 		}
 		if near := nearest(c.Value, sets.List(values)); near != "" {
-			r.warn("%s: no device of the cluster has the %s %q; is %q meant?%s", where, c.ID, c.Value, near, strings.TrimPrefix(hint, "."))
+			r.warn("%s: no device of the cluster has the %s %q; is %q meant?%s", where, c.ID, c.Value, near,
+				strings.TrimPrefix(hint, "."))
 			continue
 		}
-		r.warn("%s: no device of the cluster has the %s %q; there are %s%s", where, c.ID, c.Value, strings.Join(few(values), ", "), hint)
+		r.warn("%s: no device of the cluster has the %s %q; there are %s%s", where, c.ID, c.Value,
+			strings.Join(few(values), ", "), hint)
 	}
 }
 

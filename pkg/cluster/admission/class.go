@@ -62,7 +62,9 @@ func (r *result) warn(format string, args ...any) {
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")
-	if v.tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) ||
+	if v.tooLarge(resourceapi.DeviceRequest{
+		Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors},
+	}) ||
 		len(class.Spec.Config) > resourceapi.DeviceConfigMaxSize {
 		r.Errors = field.ErrorList{field.Forbidden(spec, tooLargeText)}
 		return r
@@ -77,7 +79,8 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 			r.Errors = append(r.Errors, invalid(path.Child("parameters"), err))
 		} else if driver != "" && driver != v.driver {
 			r.Errors = append(r.Errors, field.Forbidden(path.Child("driver"),
-				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", v.driver, driver)))
+				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; "+
+					"leave them out", v.driver, driver)))
 		}
 	}
 	ctx, cancel := v.limited(ctx, evaluateFor)
@@ -90,12 +93,14 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 		v.checkAttributes(&r, "the class", e, true)
 	}
 	v.checkResourceName(&r, class)
-	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, selector.Expressions(class.Spec.Selectors)) {
+	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver &&
+		!v.matches(ctx, selector.Expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
 	if len(r.Errors) == 0 && driver == v.driver {
 		if types := v.types(ctx, selector.Expressions(class.Spec.Selectors)); len(types) > 1 {
-			r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
+			r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && "+
+				"device.attributes[%q].type == %q",
 				class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
 		}
 	}
@@ -112,7 +117,8 @@ func (v *ClusterView) checkResourceName(r *result, class *resourceapi.DeviceClas
 	for _, c := range v.AllClasses() {
 		if c.Name != class.Name && ptr.Equal(c.Spec.ExtendedResourceName, class.Spec.ExtendedResourceName) &&
 			(v.Concerns(c) || v.Concerns(class)) {
-			r.warn("DeviceClass %s has the extendedResourceName %s too; the scheduler uses the newest class only, for every pod that asks for it",
+			r.warn("DeviceClass %s has the extendedResourceName %s too; the scheduler uses the newest class only, "+
+				"for every pod that asks for it",
 				c.Name, *class.Spec.ExtendedResourceName)
 		}
 	}
@@ -131,7 +137,9 @@ func (v *ClusterView) concerns(expressions []string) bool {
 // reads reports whether selectors read such an attribute or capacity of the driver's domain.
 func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool) bool {
 	return slices.ContainsFunc(expressions, func(e string) bool {
-		return slices.ContainsFunc(v.Read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
+		return slices.ContainsFunc(v.Read(e).Names, func(n selector.Name) bool {
+			return n.Domain == v.driver && such(n)
+		})
 	})
 }
 
@@ -148,10 +156,12 @@ func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.Devic
 		return nil
 	}
 	for _, p := range v.invented(selector.Expressions(selectors)) {
-		if i, err := v.firstError(ctx, selectors, p.Candidate); err != nil && strings.Contains(err.Error(), "no such key") {
+		if i, err := v.firstError(ctx, selectors, p.Candidate); err != nil &&
+			strings.Contains(err.Error(), "no such key") {
 			path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
-			return field.ErrorList{field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
-				"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", p.description, err, v.driver))}
+			return field.ErrorList{field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an "+
+				"error ends every allocation that meets one; begin with device.driver == %q &&, and ask has(…) && "+
+				"before an attribute that not every device has", p.description, err, v.driver))}
 		}
 	}
 	return nil
@@ -164,7 +174,8 @@ func (v *ClusterView) failingHere(ctx context.Context, selectors []resourceapi.D
 	}
 	for _, p := range v.probes {
 		if i, err := v.firstError(ctx, selectors, p.Candidate); err != nil {
-			return fmt.Sprintf("spec.selectors[%d] fails on a device of %s (%v), and such an error ends every allocation that meets it", i, p.description, err)
+			return fmt.Sprintf("spec.selectors[%d] fails on a device of %s (%v), and such an error ends every "+
+				"allocation that meets it", i, p.description, err)
 		}
 	}
 	return ""
@@ -172,7 +183,9 @@ func (v *ClusterView) failingHere(ctx context.Context, selectors []resourceapi.D
 
 // firstError evaluates the selectors in turn until one is false or fails. An invalid one is false: the API server
 // refuses it.
-func (v *ClusterView) firstError(ctx context.Context, selectors []resourceapi.DeviceSelector, c ask.Candidate) (int, error) {
+func (v *ClusterView) firstError(
+	ctx context.Context, selectors []resourceapi.DeviceSelector, c ask.Candidate,
+) (int, error) {
 	for i, one := range selectors {
 		if one.CEL == nil {
 			continue
@@ -288,7 +301,8 @@ func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceCla
 			continue
 		}
 		if _, err := v1beta1.Decode(c.Opaque.Parameters.Raw); err != nil {
-			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)}, nil
+			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)},
+				nil
 		}
 	}
 	if !v.matches(ctx, selector.Expressions(class.Spec.Selectors)) {
@@ -311,7 +325,8 @@ func (v *ClusterView) publishedProbes() (out []probe) {
 			for i, kind := range slice.Shape.Kinds {
 				if !seen[kind] {
 					seen[kind] = true
-					description := strings.TrimSpace(fmt.Sprintf("type %s and model %s %s", kind.Type, kind.Product, kind.Profile))
+					description := strings.TrimSpace(fmt.Sprintf("type %s and model %s %s", kind.Type, kind.Product,
+						kind.Profile))
 					out = append(out, probe{description + " on node " + p.Node, ask.Published(slice.Shape, i)})
 				}
 			}
@@ -327,7 +342,8 @@ const maxValues = 64
 // attributes that every such device has. More of them have the values with which the expressions compare, because an
 // expression can fail behind a comparison.
 func (v *ClusterView) invented(expressions []string) []probe {
-	out := []probe{{"another driver", ask.Candidate{Of: 1 + len(kinds), Device: cel.Device{Driver: "other.example.com"}}}}
+	out := []probe{{"another driver", ask.Candidate{Of: 1 + len(kinds),
+		Device: cel.Device{Driver: "other.example.com"}}}}
 	var values []selector.Comparison
 	for _, e := range expressions {
 		for _, c := range v.Read(e).Comparisons {
@@ -348,7 +364,8 @@ func (v *ClusterView) invented(expressions []string) []probe {
 		}
 		for _, c := range values {
 			if d := withValue(first, c); base.Attributes[resourceapi.QualifiedName(c.ID)].StringValue != nil {
-				out = append(out, probe{fmt.Sprintf("%s with the %s %s", description, c.ID, c.Value), ask.Candidate{Device: d}})
+				out = append(out, probe{fmt.Sprintf("%s with the %s %s", description, c.ID, c.Value),
+					ask.Candidate{Device: d}})
 			}
 		}
 	}
@@ -370,9 +387,16 @@ func withValue(d cel.Device, c selector.Comparison) cel.Device {
 
 // examples are realistic values, so that string functions of selectors work on them.
 var examples = map[string]string{
-	"productName": "NVIDIA H100 80GB HBM3", "architecture": "Hopper", "profile": "1g.10gb", "driverVersionRaw": "580.126.09",
-	"uuid": "GPU-00000000-0000-0000-0000-000000000000", "parentUUID": "GPU-00000000-0000-0000-0000-000000000000",
-	"driverVersion": "580.126.9", "cudaDriverVersion": "13.0.0", "cudaComputeCapability": "9.0.0", "isolation": "hardware",
+	"productName":           "NVIDIA H100 80GB HBM3",
+	"architecture":          "Hopper",
+	"profile":               "1g.10gb",
+	"driverVersionRaw":      "580.126.09",
+	"uuid":                  "GPU-00000000-0000-0000-0000-000000000000",
+	"parentUUID":            "GPU-00000000-0000-0000-0000-000000000000",
+	"driverVersion":         "580.126.9",
+	"cudaDriverVersion":     "13.0.0",
+	"cudaComputeCapability": "9.0.0",
+	"isolation":             "hardware",
 	string(deviceattribute.StandardDeviceAttributePCIBusID): "0000:00:00.0",
 }
 

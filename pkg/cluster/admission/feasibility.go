@@ -42,7 +42,9 @@ func (v *ClusterView) limited(ctx context.Context, processorTime time.Duration) 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
 // names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the
 // context's end, sure is false.
-func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) (text string, sure bool) {
+func (v *ClusterView) unsatisfiable(
+	ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request,
+) (text string, sure bool) {
 	if len(v.pools) == 0 || len(requests) == 0 {
 		return "", true
 	}
@@ -132,7 +134,9 @@ func (v *ClusterView) elsewhere(expressions []string) bool {
 // growing warns of requests that wait until nodes publish more devices.
 func (v *ClusterView) growing(ctx context.Context, r *result, requests []request) {
 	for _, q := range requests {
-		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups", gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) && ctx.Err() == nil {
+		if what := map[gpu.Kind]string{gpu.KindGroup: "such groups",
+			gpu.KindMonitor: "monitor devices"}[q.kind]; what != "" && !q.Alternative() && v.waits(ctx, q) &&
+			ctx.Err() == nil {
 			r.warn("request %s: nodes publish no %s now, and some while the claim waits, "+
 				"unless their settings exclude them (chart value publish)", q.Name, what)
 		}
@@ -185,24 +189,33 @@ func (v *ClusterView) obstacle(ctx context.Context, name string, requests []requ
 	}
 	for _, id := range slices.Sorted(maps.Keys(q.amounts())) {
 		if asked, has := q.amounts()[id], largest[id]; most > 0 && asked.Cmp(has) > 0 {
-			return fmt.Sprintf("%sit asks %s of %s; the largest %s has %s", text, asked.String(), id, nouns[q.kind], has.String())
+			return fmt.Sprintf("%sit asks %s of %s; the largest %s has %s", text, asked.String(), id, nouns[q.kind],
+				has.String())
 		}
 	}
 	switch {
 	case most == 0 && q.kind == gpu.KindMIG:
 		return text + "no device of the cluster as it is now matches its class and selectors" + v.profileHint()
 	case most == 0 && q.kind == gpu.KindGroup:
-		return text + "no device of the cluster as it is now matches its class and selectors. Nodes publish groups unless their " +
+		return text + "no device of the cluster as it is now matches its class and selectors. Nodes publish groups " +
+			"unless their " +
 			"settings switch them off (chart value publish)"
 	case most == 0:
 		return text + "no device of the cluster as it is now matches its class and selectors"
 	case q.Devices() > most:
-		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match", text, q.Devices(), most)
+		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match",
+			text, q.Devices(), most)
 	}
 	return text + "no node of the cluster as it is now could satisfy it, even if it were empty"
 }
 
-var nouns = map[gpu.Kind]string{"": "device", gpu.KindGPU: "GPU", gpu.KindMIG: "partition", gpu.KindGroup: "group", gpu.KindMonitor: "device"}
+var nouns = map[gpu.Kind]string{
+	"":              "device",
+	gpu.KindGPU:     "GPU",
+	gpu.KindMIG:     "partition",
+	gpu.KindGroup:   "group",
+	gpu.KindMonitor: "device",
+}
 
 // tooFew reports whether every node has too few devices for the request.
 func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
@@ -248,7 +261,9 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 	}
 	for _, c := range devices.Constraints {
 		named := len(c.Requests) > 0
-		c.Requests = slices.DeleteFunc(slices.Clone(c.Requests), func(name string) bool { return !keep(strings.SplitN(name, "/", 2)[0]) })
+		c.Requests = slices.DeleteFunc(slices.Clone(c.Requests), func(name string) bool {
+			return !keep(strings.SplitN(name, "/", 2)[0])
+		})
 		if !named || len(c.Requests) > 0 {
 			out.Constraints = append(out.Constraints, c)
 		}

@@ -28,7 +28,8 @@ type config struct {
 // of reports whether the object applies to a request, like resourceclaim.ConfigForResult: it names the request or its
 // parent, or no request at all.
 func (c config) of(r request) bool {
-	return len(c.requests) == 0 || slices.Contains(c.requests, r.Name) || r.Parent != "" && slices.Contains(c.requests, r.Parent)
+	return len(c.requests) == 0 || slices.Contains(c.requests, r.Name) || r.Parent != "" &&
+		slices.Contains(c.requests, r.Parent)
 }
 
 // fits reports whether the object has the right kind for the request's devices.
@@ -37,7 +38,9 @@ func (c config) fits(r request) bool {
 }
 
 // decode decodes every parameter object for this driver.
-func (v *ClusterView) decode(opaque []resourceapi.DeviceClaimConfiguration, path *field.Path) (configs []config, errs field.ErrorList) {
+func (v *ClusterView) decode(
+	opaque []resourceapi.DeviceClaimConfiguration, path *field.Path,
+) (configs []config, errs field.ErrorList) {
 	for i, c := range opaque {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
@@ -67,7 +70,9 @@ func invalid(parameters *field.Path, err error) *field.Error {
 }
 
 // parameters denies parameters that Prepare would refuse, as far as the claim alone shows it.
-func (v *ClusterView) parameters(configs []config, requests []request) (chosen map[string]*config, errs field.ErrorList) {
+func (v *ClusterView) parameters(
+	configs []config, requests []request,
+) (chosen map[string]*config, errs field.ErrorList) {
 	for _, c := range configs {
 		errs = append(errs, v.aimed(c, requests)...)
 	}
@@ -81,9 +86,11 @@ func (v *ClusterView) parameters(configs []config, requests []request) (chosen m
 	}
 	for _, r := range requests {
 		// Parameters without a device are harmless.
-		if c := chosen[r.Name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.Admin() && !r.Alternative() {
+		if c := chosen[r.Name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.Admin() &&
+			!r.Alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "sharing"),
-				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.Name)))
+				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing "+
+					"to share; leave it out", r.Name)))
 		}
 	}
 	return chosen, append(errs, v.together(chosen, requests)...)
@@ -103,12 +110,14 @@ func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList)
 		ours++
 		if slices.Contains(c.requests, r.Name) && !c.fits(r) && !r.Alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "kind"),
-				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind, r.kind, r.Name, other(c.Kind))))
+				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind, r.kind,
+					r.Name, other(c.Kind))))
 		}
 	}
 	if ours == 0 && len(others) > 0 {
 		errs = append(errs, field.Forbidden(c.path.Child("opaque", "driver"),
-			fmt.Sprintf("%s: the parameters are for requests that select devices of another driver: %s; name in requests the one that they are for, or leave them out",
+			fmt.Sprintf("%s: the parameters are for requests that select devices of another driver: %s; name in "+
+				"requests the one that they are for, or leave them out",
 				v.driver, strings.Join(others, ", "))))
 	}
 	return errs
@@ -130,7 +139,8 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			continue
 		}
 		// A group counts as its GPUs, whose number the claim need not contain.
-		if r.Alternative() || r.Devices() == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.Devices(), 65)) > 64 {
+		if r.Alternative() || r.Devices() == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup ||
+			len(owners)+int(min(r.Devices(), 65)) > 64 {
 			return nil
 		}
 		for range r.Devices() {
@@ -151,7 +161,9 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 		}
 		if sharing.Of(asked.Strategy).Daemon && r.Devices() > 1 {
 			return append(errs, field.Forbidden(parameters.Child("sharing", "strategy"),
-				fmt.Sprintf("%s: request %q asks for %d devices by %[1]s, and a process reaches the %[1]s daemon of one device only; ask for one device by %[1]s in a request, or use TimeSlicing", asked.Strategy, r.Name, r.Devices())))
+				fmt.Sprintf("%s: request %q asks for %d devices by %[1]s, and a process reaches the %[1]s daemon of "+
+					"one device only; ask for one device by %[1]s in a request, or use TimeSlicing", asked.Strategy,
+					r.Name, r.Devices())))
 		}
 	}
 	return errs

@@ -64,7 +64,9 @@ func (v *ClusterView) capacities(requests []request, path *field.Path) (errs fie
 		for _, name := range slices.Sorted(maps.Keys(q.amounts())) {
 			at, amount := path.Key(q.Name).Child("capacity", "requests").Key(string(name)), q.amounts()[name]
 			if short, ok := strings.CutPrefix(string(name), v.driver+"/"); ok {
-				errs = append(errs, field.Forbidden(at, fmt.Sprintf("no device has a capacity of this name, because the scheduler compares it as it is published; write %s: %s", short, amount.String())))
+				errs = append(errs, field.Forbidden(at,
+					fmt.Sprintf("no device has a capacity of this name, because the scheduler compares it as it is "+
+						"published; write %s: %s", short, amount.String())))
 				continue
 			}
 			least := int64(0)
@@ -72,7 +74,9 @@ func (v *ClusterView) capacities(requests []request, path *field.Path) (errs fie
 				least = sharing.MinMemory
 			}
 			if amount.CmpInt64(least) < 0 {
-				errs = append(errs, field.Forbidden(at, fmt.Sprintf("%s is less than the least share, %s", amount.String(), resource.NewQuantity(least, resource.BinarySI))))
+				errs = append(errs, field.Forbidden(at,
+					fmt.Sprintf("%s is less than the least share, %s", amount.String(),
+						resource.NewQuantity(least, resource.BinarySI))))
 			}
 		}
 	}

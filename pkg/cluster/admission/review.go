@@ -42,11 +42,13 @@ type Options struct {
 }
 
 // CutShort is the warning of a review that reached its time limit. Such a review allows objects that it would deny.
-const CutShort = "the review was cut short by its time limit: it is unknown whether devices of the cluster satisfy the selectors, " +
-	"or whether a selector fails on one"
+const CutShort = "the review was cut short by its time limit: it is unknown whether devices of the cluster satisfy " +
+	"the selectors, or whether a selector fails on one"
 
 // Review answers a request.
-func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, o Options) *admissionv1.AdmissionResponse {
+func Review(
+	ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, o Options,
+) *admissionv1.AdmissionResponse {
 	if request == nil {
 		return refuse("", o.Binding, "the AdmissionReview holds no request")
 	}
@@ -75,7 +77,8 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 		// kubectl prints only the causes of an invalid object, and not the message, in which the API server names the
 		// webhook.
 		response.Result.Details.Causes = slices.Insert(response.Result.Details.Causes, 0, metav1.StatusCause{
-			Type: metav1.CauseTypeForbidden, Field: v.driver, Message: "the webhook of the GPU driver refuses the object",
+			Type: metav1.CauseTypeForbidden, Field: v.driver,
+			Message: "the webhook of the GPU driver refuses the object",
 		})
 	}
 	return response
@@ -84,7 +87,12 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 func refuse(uid types.UID, binding bool, why string) *admissionv1.AdmissionResponse {
 	r := &admissionv1.AdmissionResponse{UID: uid, Allowed: !binding}
 	if binding {
-		r.Result = &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: why}
+		r.Result = &metav1.Status{
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusBadRequest,
+			Reason:  metav1.StatusReasonBadRequest,
+			Message: why,
+		}
 	}
 	return r
 }
@@ -111,7 +119,8 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 			return result{}, nil
 		}
 		if longAmounts(request.Object.Raw) {
-			return result{Errors: field.ErrorList{field.Forbidden(field.NewPath("spec", "spec", "devices"), tooLargeText)}}, nil
+			return result{Errors: field.ErrorList{field.Forbidden(field.NewPath("spec", "spec", "devices"),
+				tooLargeText)}}, nil
 		}
 		var template resourceapi.ResourceClaimTemplate
 		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
@@ -124,7 +133,8 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 			return result{}, err
 		}
 		if request.Operation == admissionv1.Update && len(request.OldObject.Raw) > 0 {
-			if err := read(request.OldObject, request.Resource.Version, "DeviceClass", &old); err == nil && equality.Semantic.DeepEqual(class.Spec, old.Spec) {
+			if err := read(request.OldObject, request.Resource.Version, "DeviceClass", &old); err == nil &&
+				equality.Semantic.DeepEqual(class.Spec, old.Spec) {
 				return result{}, nil
 			}
 		}
@@ -183,7 +193,8 @@ func longAmounts(raw []byte) bool {
 // versions knows all versions of the API and their conversions to v1.
 var versions = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{resourceapi.AddToScheme, draapiv1beta1.AddToScheme, draapiv1beta2.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{resourceapi.AddToScheme, draapiv1beta1.AddToScheme,
+		draapiv1beta2.AddToScheme} {
 		utilruntime.Must(add(scheme))
 	}
 	return scheme
@@ -194,7 +205,8 @@ func read(raw runtime.RawExtension, version, kind string, into runtime.Object) e
 	object := into
 	if version != resourceapi.SchemeGroupVersion.Version {
 		var err error
-		if object, err = versions().New(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: kind}); err != nil {
+		if object, err = versions().New(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version,
+			Kind: kind}); err != nil {
 			return fmt.Errorf("objects of version %q are unknown", version)
 		}
 	}

@@ -55,8 +55,16 @@ type ClusterView struct {
 // unknown, and no review warns of missing ones.
 func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterView {
 	v := &ClusterView{
-		Asker: asker, driver: driver, pools: pools, SearchFor: searchFor, reviewFor: reviewFor,
-		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, isolations: sets.New[string](), feasible: lru.New(256),
+		Asker:      asker,
+		driver:     driver,
+		pools:      pools,
+		SearchFor:  searchFor,
+		reviewFor:  reviewFor,
+		here:       sets.New[selector.Name](),
+		names:      sets.New[selector.Name](),
+		values:     map[selector.Name]sets.Set[string]{},
+		isolations: sets.New[string](),
+		feasible:   lru.New(256),
 	}
 	for _, p := range pools {
 		v.empty = append(v.empty, ask.Empty(p))
@@ -96,7 +104,8 @@ func (v *ClusterView) readNames(p pool.Pool) {
 		if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
 			v.largest = max(v.largest, uint64(memory.Value.Value()))
 		}
-		if isolation := pool.Text(d, "isolation"); ptr.Deref(d.AllowMultipleAllocations, false) && kind.Type != gpu.KindMonitor {
+		if isolation := pool.Text(d, "isolation"); ptr.Deref(d.AllowMultipleAllocations, false) &&
+			kind.Type != gpu.KindMonitor {
 			v.isolations.Insert(isolation)
 		}
 		v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)

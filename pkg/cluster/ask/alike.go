@@ -49,7 +49,12 @@ type Question struct {
 
 // Question reads the selectors of the claims and of all classes. The rules taint devices.
 func (a Asker) Question(claims []*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule) *Question {
-	q := &Question{seed: maphash.MakeSeed(), rules: rules, known: map[*pool.Shape]summary{}, index: map[*pool.Shape]int{}}
+	q := &Question{
+		seed:  maphash.MakeSeed(),
+		rules: rules,
+		known: map[*pool.Shape]summary{},
+		index: map[*pool.Shape]int{},
+	}
 	for _, c := range a.AllClasses() {
 		q.read(c.Spec.Selectors)
 	}
@@ -67,7 +72,9 @@ func (a Asker) Question(claims []*resourceapi.ResourceClaim, rules []*resourceap
 	}
 	slices.Sort(q.names)
 	q.names = slices.Compact(q.names)
-	q.identities = q.all || slices.ContainsFunc(q.names, func(name resourceapi.QualifiedName) bool { return pool.Identity(string(name)) })
+	q.identities = q.all || slices.ContainsFunc(q.names, func(name resourceapi.QualifiedName) bool {
+		return pool.Identity(string(name))
+	})
 	return q
 }
 
@@ -78,7 +85,8 @@ func (q *Question) read(selectors []resourceapi.DeviceSelector) {
 		for _, name := range read.Names {
 			if !name.Capacity {
 				n++
-				q.names = append(q.names, resourceapi.QualifiedName(name.Domain+"/"+name.ID), resourceapi.QualifiedName(name.ID))
+				q.names = append(q.names, resourceapi.QualifiedName(name.Domain+"/"+name.ID),
+					resourceapi.QualifiedName(name.ID))
 			}
 		}
 		// An alias or a loop can read attributes that are not listed.
@@ -190,7 +198,8 @@ func (q *Question) summary(node *corev1.Node, in resourceapi.ResourceSliceSpec) 
 	for i := range out.compared {
 		out.compared[i] = make([]uint64, len(in.Devices))
 	}
-	seen := resourceapi.ResourceSliceSpec{Driver: in.Driver, SharedCounters: in.SharedCounters, Devices: make([]resourceapi.Device, len(in.Devices))}
+	seen := resourceapi.ResourceSliceSpec{Driver: in.Driver, SharedCounters: in.SharedCounters,
+		Devices: make([]resourceapi.Device, len(in.Devices))}
 	for i, d := range in.Devices {
 		for j, name := range q.compared {
 			if written, ok := attribute(in.Driver, d, name); ok {
@@ -198,8 +207,11 @@ func (q *Question) summary(node *corev1.Node, in resourceapi.ResourceSliceSpec) 
 			}
 		}
 		part := resourceapi.Device{
-			Capacity: d.Capacity, ConsumesCounters: d.ConsumesCounters, AllowMultipleAllocations: d.AllowMultipleAllocations,
-			Attributes: d.Attributes, BindingConditions: d.BindingConditions,
+			Capacity:                 d.Capacity,
+			ConsumesCounters:         d.ConsumesCounters,
+			AllowMultipleAllocations: d.AllowMultipleAllocations,
+			Attributes:               d.Attributes,
+			BindingConditions:        d.BindingConditions,
 		}
 		if !q.all {
 			part.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
@@ -223,7 +235,9 @@ func (q *Question) summary(node *corev1.Node, in resourceapi.ResourceSliceSpec) 
 }
 
 // attribute returns the name under which a device has an attribute.
-func attribute(driver string, d resourceapi.Device, name resourceapi.FullyQualifiedName) (resourceapi.QualifiedName, bool) {
+func attribute(
+	driver string, d resourceapi.Device, name resourceapi.FullyQualifiedName,
+) (resourceapi.QualifiedName, bool) {
 	if _, ok := d.Attributes[resourceapi.QualifiedName(name)]; ok {
 		return resourceapi.QualifiedName(name), true
 	}
@@ -261,7 +275,8 @@ func (q *Question) alone(n *Node, repeated map[string]bool) (*Alike, uint64) {
 		bare = binary.AppendVarint(bare, newest-s.Pool.Generation)
 		bare = binary.AppendVarint(bare, s.Pool.ResourceSliceCount)
 		spec := &s.Shape.Spec
-		mine := ptr.Deref(spec.PerDeviceNodeSelection, false) || Matches(n.Node, &s.Node, spec.AllNodes, spec.NodeSelector)
+		mine := ptr.Deref(spec.PerDeviceNodeSelection, false) ||
+			Matches(n.Node, &s.Node, spec.AllNodes, spec.NodeSelector)
 		bare = appendBool(bare, mine)
 		one := q.of(n.Node, s)
 		bare = binary.LittleEndian.AppendUint64(bare, one.sum)
@@ -277,7 +292,9 @@ func (q *Question) alone(n *Node, repeated map[string]bool) (*Alike, uint64) {
 			}
 			for _, h := range held[d.Name] {
 				allocated = appendBool(allocated, h.Result.ShareID != nil)
-				consumed, _ := (&resourceapi.DeviceRequestAllocationResult{ConsumedCapacity: h.Result.ConsumedCapacity}).Marshal()
+				consumed, _ := (&resourceapi.DeviceRequestAllocationResult{
+					ConsumedCapacity: h.Result.ConsumedCapacity,
+				}).Marshal()
 				allocated = append(binary.AppendUvarint(allocated, uint64(len(consumed))), consumed...)
 			}
 		}
@@ -367,5 +384,6 @@ func selectsPool(r *resourceapi.DeviceTaintRule, s *pool.Slice) bool {
 		return false
 	}
 	q := r.Spec.DeviceSelector
-	return ptr.Deref(q.Driver, s.Shape.Spec.Driver) == s.Shape.Spec.Driver && ptr.Deref(q.Pool, s.Pool.Name) == s.Pool.Name
+	return ptr.Deref(q.Driver, s.Shape.Spec.Driver) == s.Shape.Spec.Driver &&
+		ptr.Deref(q.Pool, s.Pool.Name) == s.Pool.Name
 }

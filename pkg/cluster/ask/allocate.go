@@ -44,7 +44,9 @@ type Placement struct {
 
 // Allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims. The
 // text explains No and Fatal, if the allocator does.
-func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+func (a Asker) Allocate(
+	ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim,
+) (
 	result Outcome, text string,
 ) {
 	p := a.Place(ctx, n, released, claims)
@@ -52,7 +54,9 @@ func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.Na
 }
 
 // Place asks like Allocate. It also returns the devices that the claims get.
-func (a Asker) Place(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+func (a Asker) Place(
+	ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim,
+) (
 	result Placement,
 ) {
 	if len(claims) == 0 {
@@ -73,7 +77,8 @@ func (a Asker) Place(ctx context.Context, n *Node, released sets.Set[types.Names
 		published[i] = s.ResourceSlice
 	}
 	ctx = klog.NewContext(ctx, klog.Logger{})
-	allocator, err := structured.NewAllocator(ctx, Features(a.Server), n.state(released), lister{a.Classes}, published, a.compiled)
+	allocator, err := structured.NewAllocator(ctx, Features(a.Server), n.state(released), lister{a.Classes}, published,
+		a.compiled)
 	if err != nil {
 		return Placement{Outcome: Fatal, Text: err.Error()}
 	}
@@ -94,8 +99,9 @@ func (a Asker) Place(ctx context.Context, n *Node, released sets.Set[types.Names
 // state returns the allocated devices of the node's pools, as the scheduler counts them.
 func (n *Node) state(released sets.Set[types.NamespacedName]) structured.AllocatedState {
 	out := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
 	seen := map[pool.ID]bool{}
 	for _, s := range n.Slices {
@@ -123,7 +129,9 @@ func (n *Node) state(released sets.Set[types.NamespacedName]) structured.Allocat
 
 // anyTooFew reports whether the node has too few devices for a request of the claims. A selector that fails leaves the
 // answer to the allocator, because such an error ends the scheduler's attempt.
-func (a Asker) anyTooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) bool {
+func (a Asker) anyTooFew(
+	ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim,
+) bool {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
 			if q.Alternative() {
@@ -231,5 +239,6 @@ func Failure(text string) string {
 	}
 	key, _, _ := strings.Cut(strings.TrimSuffix(after, "."), ". ")
 	before, _, _ := strings.Cut(text, ": CEL runtime error")
-	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads it fails", before, key)
+	return fmt.Sprintf("%s: no such key: %s. The device lacks the attribute or its domain, and a selector that reads "+
+		"it fails", before, key)
 }

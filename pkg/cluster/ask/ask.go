@@ -28,7 +28,12 @@ import (
 // features with those of each version's scheduler.
 func Features(server schedulerfault.Version) structured.Features {
 	return structured.Features{
-		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+		AdminAccess:             true,
+		ConsumableCapacity:      true,
+		DeviceBindingAndStatus:  true,
+		DeviceTaints:            true,
+		PartitionableDevices:    true,
+		PrioritizedList:         true,
 		FractionalCapacityRange: server == schedulerfault.Version{} || server.Minor >= 37,
 	}
 }

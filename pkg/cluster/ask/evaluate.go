@@ -34,7 +34,8 @@ const maxCompiled = 100
 
 // NewEvaluator returns an Evaluator with room for the selectors of a busy cluster.
 func NewEvaluator() *Evaluator {
-	return &Evaluator{cel.NewCache(maxCompiled, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000), lru.New(5000)}
+	return &Evaluator{cel.NewCache(maxCompiled, cel.Features{EnableConsumableCapacity: true}), lru.New(500),
+		lru.New(5000), lru.New(5000)}
 }
 
 // Read analyses an expression. An invalid one has an empty reading, because the API server refuses it.
@@ -82,7 +83,12 @@ func Published(shape *pool.Shape, index int) Candidate {
 }
 
 func device(driver string, d resourceapi.Device) cel.Device {
-	return cel.Device{Driver: driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations}
+	return cel.Device{
+		Driver:                   driver,
+		Attributes:               d.Attributes,
+		Capacity:                 d.Capacity,
+		AllowMultipleAllocations: d.AllowMultipleAllocations,
+	}
 }
 
 // ErrInvalid means that an expression does not compile. The API server refuses such an expression.

@@ -26,7 +26,9 @@ func WithProcessorTime(ctx context.Context, limit time.Duration) (context.Contex
 }
 
 // withTimeOf returns a context that ends after a time of the clock, which is never faster than the time of the wall.
-func withTimeOf(ctx context.Context, limit time.Duration, clock func() time.Duration) (context.Context, context.CancelCauseFunc) {
+func withTimeOf(
+	ctx context.Context, limit time.Duration, clock func() time.Duration,
+) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if limit <= 0 {
 		cancel(ErrProcessorTime)

@@ -95,7 +95,9 @@ func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.Resour
 	held := holds(claims)
 	pools, shared := map[pool.ID][]*pool.Slice{}, sets.New[pool.ID]()
 	at := map[string]sets.Set[pool.ID]{}
-	for _, s := range slices.SortedStableFunc(slices.Values(all), func(a, b *pool.Slice) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, s := range slices.SortedStableFunc(slices.Values(all), func(a, b *pool.Slice) int {
+		return cmp.Compare(a.Name, b.Name)
+	}) {
 		id := s.ID()
 		pools[id] = append(pools[id], s)
 		if s.Node == "" {
@@ -146,7 +148,8 @@ func (n *Node) With(claims ...*resourceapi.ResourceClaim) *Node {
 		}
 		devices := map[string][]hold{}
 		for name, all := range n.held[id] {
-			if kept := slices.DeleteFunc(slices.Clone(all), func(h hold) bool { return replaced.Has(NameOf(h.Claim)) }); len(kept) > 0 {
+			if kept := slices.DeleteFunc(slices.Clone(all),
+				func(h hold) bool { return replaced.Has(NameOf(h.Claim)) }); len(kept) > 0 {
 				devices[name] = kept
 			}
 		}
@@ -161,7 +164,9 @@ func (n *Node) With(claims ...*resourceapi.ResourceClaim) *Node {
 // Tainted returns the node with another taint on the devices that the function selects. The node must be loaded.
 func (n *Node) Tainted(taint resourceapi.DeviceTaint, selected func(driver string, d resourceapi.Device) bool) *Node {
 	return n.changed(func(driver string, d *resourceapi.Device) bool {
-		if !selected(driver, *d) || slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint.Key && t.Effect == taint.Effect }) {
+		if !selected(driver, *d) || slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
+			return t.Key == taint.Key && t.Effect == taint.Effect
+		}) {
 			return false
 		}
 		d.Taints = append(slices.Clone(d.Taints), taint)
@@ -249,7 +254,8 @@ func (n *Node) inUse(id pool.ID, device string, released sets.Set[types.Namespac
 
 // whole reports whether a claim that is not released holds all of a device, not a share.
 func (n *Node) whole(id pool.ID, device string, released sets.Set[types.NamespacedName]) bool {
-	return slices.ContainsFunc(n.held[id][device], func(h hold) bool { return h.Result.ShareID == nil && !released.Has(NameOf(h.Claim)) })
+	return slices.ContainsFunc(n.held[id][device],
+		func(h hold) bool { return h.Result.ShareID == nil && !released.Has(NameOf(h.Claim)) })
 }
 
 // Matches reports whether a slice or one of its devices is for a node. An unreadable node selector matches none.

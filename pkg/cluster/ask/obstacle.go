@@ -35,11 +35,13 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
 			for _, s := range n.Slices {
-				if !ptr.Deref(s.Spec.PerDeviceNodeSelection, false) && !Matches(n.Node, s.Spec.NodeName, s.Spec.AllNodes, s.Spec.NodeSelector) {
+				if !ptr.Deref(s.Spec.PerDeviceNodeSelection, false) &&
+					!Matches(n.Node, s.Spec.NodeName, s.Spec.AllNodes, s.Spec.NodeSelector) {
 					continue
 				}
 				for i, d := range s.Spec.Devices {
-					out = append(out, Obstacle{n.Name, s.Spec.Pool.Name, d.Name, q.Name, a.against(ctx, n, q, s, i, left[s.id()])})
+					out = append(out, Obstacle{n.Name, s.Spec.Pool.Name, d.Name, q.Name,
+						a.against(ctx, n, q, s, i, left[s.id()])})
 				}
 			}
 		}
@@ -49,7 +51,9 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 
 // Taints returns the taints, each once, for which the claims' requests do not get devices of a node that their
 // selectors match.
-func (a Asker) Taints(ctx context.Context, n *Node, claims []*resourceapi.ResourceClaim) (out []resourceapi.DeviceTaint) {
+func (a Asker) Taints(
+	ctx context.Context, n *Node, claims []*resourceapi.ResourceClaim,
+) (out []resourceapi.DeviceTaint) {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
 			for _, s := range n.Slices {
@@ -94,7 +98,8 @@ func (a Asker) against(ctx context.Context, n *Node, q Request, s Slice, index i
 		return append(out, "held by "+names(n.held[id][d.Name]))
 	}
 	if lacking := left.Lacking(d); !used && len(lacking) > 0 {
-		out = append(out, fmt.Sprintf("counter %s is used by %s", slices.Min(lacking), names(n.competitors(id, lacking))))
+		out = append(out, fmt.Sprintf("counter %s is used by %s", slices.Min(lacking),
+			names(n.competitors(id, lacking))))
 	}
 	if text := short(q, d, n.held[id][d.Name]); shared && text != "" {
 		out = append(out, text)
@@ -167,7 +172,9 @@ func Untolerated(d resourceapi.Device, tolerations []resourceapi.DeviceToleratio
 		if t.Effect != resourceapi.DeviceTaintEffectNoSchedule && t.Effect != resourceapi.DeviceTaintEffectNoExecute {
 			continue
 		}
-		if !slices.ContainsFunc(tolerations, func(one resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(one, t) }) {
+		if !slices.ContainsFunc(tolerations, func(one resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(one, t)
+		}) {
 			out = append(out, t)
 		}
 	}

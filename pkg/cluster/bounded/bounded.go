@@ -91,13 +91,16 @@ func Keep(object any) any {
 	case *corev1.Pod:
 		one = pod(o, limit)
 	case *corev1.Node:
-		one = &corev1.Node{ObjectMeta: identity(o.ObjectMeta), Spec: corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable}}
+		one = &corev1.Node{ObjectMeta: identity(o.ObjectMeta),
+			Spec: corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable}}
 	case *policyv1.PodDisruptionBudget:
 		// Which pods it protects is unknown, so it protects all.
-		one = &policyv1.PodDisruptionBudget{ObjectMeta: identity(o.ObjectMeta), Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
+		one = &policyv1.PodDisruptionBudget{ObjectMeta: identity(o.ObjectMeta),
+			Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 	case *resourceapi.DeviceClass:
 		one = &resourceapi.DeviceClass{
-			ObjectMeta: identity(o.ObjectMeta), Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: o.Spec.ExtendedResourceName},
+			ObjectMeta: identity(o.ObjectMeta),
+			Spec:       resourceapi.DeviceClassSpec{ExtendedResourceName: o.Spec.ExtendedResourceName},
 		}
 	}
 	one.GetObjectKind().SetGroupVersionKind(tooLarge)
@@ -124,10 +127,16 @@ func claim(c *resourceapi.ResourceClaim, limit int) *resourceapi.ResourceClaim {
 	if a := c.Status.Allocation; a != nil {
 		out.Status.Allocation = &resourceapi.AllocationResult{AllocationTimestamp: a.AllocationTimestamp}
 		for _, r := range a.Devices.Results {
-			out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-				Request: r.Request, Driver: r.Driver, Pool: r.Pool, Device: r.Device, AdminAccess: r.AdminAccess, ShareID: r.ShareID,
-				ConsumedCapacity: r.ConsumedCapacity,
-			})
+			out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results,
+				resourceapi.DeviceRequestAllocationResult{
+					Request:          r.Request,
+					Driver:           r.Driver,
+					Pool:             r.Pool,
+					Device:           r.Device,
+					AdminAccess:      r.AdminAccess,
+					ShareID:          r.ShareID,
+					ConsumedCapacity: r.ConsumedCapacity,
+				})
 		}
 	}
 	out.Spec.Devices.Requests = requests(c.Spec.Devices.Requests)
@@ -143,7 +152,10 @@ func requests(all []resourceapi.DeviceRequest) (out []resourceapi.DeviceRequest)
 		one := resourceapi.DeviceRequest{Name: r.Name}
 		if e := r.Exactly; e != nil {
 			one.Exactly = &resourceapi.ExactDeviceRequest{
-				DeviceClassName: e.DeviceClassName, AllocationMode: e.AllocationMode, Count: e.Count, AdminAccess: e.AdminAccess,
+				DeviceClassName: e.DeviceClassName,
+				AllocationMode:  e.AllocationMode,
+				Count:           e.Count,
+				AdminAccess:     e.AdminAccess,
 			}
 		}
 		for _, s := range r.FirstAvailable {
@@ -164,7 +176,8 @@ func pod(p *corev1.Pod, limit int) *corev1.Pod {
 			NodeName: p.Spec.NodeName, Priority: p.Spec.Priority, PriorityClassName: p.Spec.PriorityClassName,
 			PreemptionPolicy: p.Spec.PreemptionPolicy,
 		},
-		Status: corev1.PodStatus{Phase: p.Status.Phase, StartTime: p.Status.StartTime, NominatedNodeName: p.Status.NominatedNodeName},
+		Status: corev1.PodStatus{Phase: p.Status.Phase, StartTime: p.Status.StartTime,
+			NominatedNodeName: p.Status.NominatedNodeName},
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
@@ -226,7 +239,10 @@ func event(e *corev1.Event) *corev1.Event {
 		InvolvedObject: corev1.ObjectReference{
 			Kind: cut(o.Kind, word), Namespace: cut(o.Namespace, word), Name: cut(o.Name, word), UID: cut(o.UID, word),
 		},
-		Reason: cut(e.Reason, word), Message: cut(e.Message, text), LastTimestamp: e.LastTimestamp, EventTime: e.EventTime,
+		Reason:        cut(e.Reason, word),
+		Message:       cut(e.Message, text),
+		LastTimestamp: e.LastTimestamp,
+		EventTime:     e.EventTime,
 	}
 }
 

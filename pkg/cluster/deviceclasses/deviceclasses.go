@@ -55,7 +55,9 @@ type Class struct {
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
 // gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name. If two
 // models of as many nodes have one class name, its class stays. The other model's class has a hash in its name.
-func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
+func Build(
+	publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options,
+) (classes []Class, problems []error) {
 	type choice struct {
 		what, name       string
 		kind             gpu.Kind
@@ -83,30 +85,35 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 	exists := map[choice]int{}
 	for c := range choices {
 		if class := existing[c.name]; class != nil &&
-			equality.Semantic.DeepEqual(class.Spec.Selectors, o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
+			equality.Semantic.DeepEqual(class.Spec.Selectors,
+				o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
 			exists[c] = 1
 		}
 	}
 	made := map[string]string{}
 	for _, c := range slices.SortedFunc(maps.Keys(choices), func(a, b choice) int {
-		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(exists[b], exists[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
+		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(exists[b], exists[a]),
+			cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
 	}) {
 		nodes := choices[c]
 		if _, taken := made[c.name]; taken && c.kind == gpu.KindGPU {
 			c.name = o.distinctName(c.value)
 		}
 		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
-			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what, c.value, c.name, problem[0]))
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what,
+				c.value, c.name, problem[0]))
 			continue
 		}
 		if first, ok := made[c.name]; ok {
-			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: %s has the same name %q", c.what, c.value, first, c.name))
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: %s has the same name %q", c.what,
+				c.value, first, c.name))
 			continue
 		}
 		made[c.name] = c.value
 		class := o.class(c.name, c.kind, c.attribute, c.value)
 		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
-			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + strings.ReplaceAll(c.value, "+", ".")) // As the device plugin does.
+			// As the device plugin does.
+			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + strings.ReplaceAll(c.value, "+", "."))
 		}
 		classes = append(classes, Class{class, nodes})
 	}
@@ -169,7 +176,8 @@ func ProfileLabel(profile string) string {
 // class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
 // device fails every allocation that reaches this device.
 func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
-	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver, string(kind))
+	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver,
+		string(kind))
 	if attribute != "" {
 		if kind != gpu.KindGroup { // A group's size is an int.
 			value = strconv.Quote(value)

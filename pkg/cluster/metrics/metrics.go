@@ -23,19 +23,25 @@ var (
 	clusterNodes = metric.New("gpu_dra_cluster_nodes", "gauge", nil,
 		"Nodes that publish GPUs.")
 	clusterDevices = metric.New("gpu_dra_cluster_devices", "gauge", []string{"model", "type", "profile", "state"},
-		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is free, allocated (also if claims share the device), blocked (unavailable because of other allocations), unhealthy, or cordoned by an administrator.")
+		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is "+
+			"free, allocated (also if claims share the device), blocked (unavailable because of other allocations), "+
+			"unhealthy, or cordoned by an administrator.")
 	clusterFreeGPUs = metric.New("gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
 		"GPUs that are free as a whole.")
 	clusterFreePlacements = metric.New("gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},
-		"Placements at which a MIG partition of the profile can be created, also those that nodes publish only when an object asks for the profile. Placements can overlap: an allocation can block several.")
+		"Placements at which a MIG partition of the profile can be created, also those that nodes publish only when "+
+			"an object asks for the profile. Placements can overlap: an allocation can block several.")
 	clusterLargestGroup = metric.New("gpu_dra_cluster_largest_free_group_gpus", "gauge", []string{"model"},
-		"GPUs of the largest free NVLink group; 1 if only single GPUs are free. On nodes that publish no groups, as many free GPUs of one nvlinkGroup, rounded down to a power of two.")
+		"GPUs of the largest free NVLink group; 1 if only single GPUs are free. On nodes that publish no groups, as "+
+			"many free GPUs of one nvlinkGroup, rounded down to a power of two.")
 	clusterFragmentation = metric.New("gpu_dra_cluster_fragmentation_ratio", "gauge", []string{"model"},
 		"Share of the free memory slices, 0 to 1, that the largest free placement of their GPU cannot use.")
 	clusterClaims = metric.New("gpu_dra_cluster_claims", "gauge", []string{"phase"},
-		"Claims for this driver's devices. phase is pending (not allocated), allocated (no pod yet), reserved (for pods) or deleting.")
+		"Claims for this driver's devices. phase is pending (not allocated), allocated (no pod yet), reserved (for "+
+			"pods) or deleting.")
 	clusterClasses = metric.New("gpu_dra_cluster_device_classes", "gauge", []string{"state"},
-		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device).")
+		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) "+
+			"or invalid (a selector fails on a device).")
 	hourlyCost = metric.New("gpu_dra_gpu_hourly_cost", "gauge", []string{"model"},
 		"Price of a GPU for an hour, by the flag --gpu-prices, in the currency of the flag.")
 	budgetUsed = metric.New("gpu_dra_budget_used", "gauge", []string{"namespace", "limit", "model"},
@@ -43,11 +49,13 @@ var (
 	budgetHard = metric.New("gpu_dra_budget_hard", "gauge", []string{"namespace", "limit", "model"},
 		"Limit of a GPU budget, with the labels of its use.")
 	reviews = metric.New("gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
-		"Reviews of objects. webhook is admit (can deny), advise (only warns, except with denyUnsatisfiable) or budget. result is allowed, warned or denied.")
+		"Reviews of objects. webhook is admit (can deny), advise (only warns, except with denyUnsatisfiable) or "+
+			"budget. result is allowed, warned or denied.")
 	reviewDuration = metric.New("gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
 		"Duration of reviews.")
 	webhookReachable = metric.New("gpu_dra_webhook_reachable", "gauge", nil,
-		"1 if the API server reached the webhook in the last test, 0 if not. Only the leading controller tests it, every 15 minutes.")
+		"1 if the API server reached the webhook in the last test, 0 if not. Only the leading controller tests it, "+
+			"every 15 minutes.")
 )
 
 // clusterGauges are the metrics of a Cluster.
@@ -58,7 +66,8 @@ var clusterGauges = []metric.Entry{
 
 // Catalogue lists the controller's own metrics, by name.
 func Catalogue() []metric.Entry {
-	return metric.Sorted(append(slices.Clone(clusterGauges), reviews, reviewDuration, webhookReachable, metric.BuildInfo)...)
+	return metric.Sorted(append(slices.Clone(clusterGauges), reviews, reviewDuration, webhookReachable,
+		metric.BuildInfo)...)
 }
 
 // Cluster holds the numbers behind the cluster metrics.
@@ -163,7 +172,8 @@ type Reviews struct {
 
 func NewReviews(r prometheus.Registerer, version string) *Reviews {
 	metric.BuildInfo.Gauge(r).WithLabelValues(version, runtime.Version()).Set(1)
-	return &Reviews{total: reviews.Counter(r), took: reviewDuration.Histogram(r, reviewBuckets), reachable: webhookReachable.Gauge(r)}
+	return &Reviews{total: reviews.Counter(r), took: reviewDuration.Histogram(r, reviewBuckets),
+		reachable: webhookReachable.Gauge(r)}
 }
 
 // SetReachable stores the result of the last test of the webhook.

@@ -55,7 +55,12 @@ type node struct {
 }
 
 func read(p pool.Pool) node {
-	n := node{boards: map[string]device{}, partitions: map[string][]device{}, modes: map[string]bool{}, machines: map[string]bool{}}
+	n := node{
+		boards:     map[string]device{},
+		partitions: map[string][]device{},
+		modes:      map[string]bool{},
+		machines:   map[string]bool{},
+	}
 	for published, kind := range p.Devices() {
 		d := device{published, kind}
 		address := pool.Text(published, deviceattribute.StandardDeviceAttributePCIBusID)
@@ -65,11 +70,13 @@ func read(p pool.Pool) node {
 		if before := n.boards[address]; ranks[kind.Type] > ranks[before.Type] {
 			n.boards[address] = d
 		}
-		n.capable = n.capable || kind.Type == gpu.KindMIG || ptr.Deref(published.Attributes["migCapable"].BoolValue, false)
+		n.capable = n.capable || kind.Type == gpu.KindMIG || ptr.Deref(published.Attributes["migCapable"].BoolValue,
+			false)
 		switch kind.Type {
 		case gpu.KindGPU, gpu.KindMonitor:
 			n.described = true
-			for name, values := range map[resourceapi.QualifiedName]map[string]bool{"mode": n.modes, "machine": n.machines} {
+			for name, values := range map[resourceapi.QualifiedName]map[string]bool{"mode": n.modes,
+				"machine": n.machines} {
 				// Plugins of earlier versions publish them of monitor devices alone.
 				if text := pool.Text(published, name); text != "" || kind.Type == gpu.KindMonitor {
 					values[text] = true
@@ -187,7 +194,8 @@ func (l labels) resource(name, product string, devices []device) {
 func (l labels) board(model []device) {
 	d := model[0]
 	l.resource("gpu", sanitized(d.Product), model)
-	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
+	l.put("mps.capable",
+		strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
 	if parts := knownVersion(d.Device, "cudaComputeCapability"); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])

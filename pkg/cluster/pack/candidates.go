@@ -252,7 +252,10 @@ func shareCounters(a, b resourceapi.Device) bool {
 }
 
 // couldGet reports whether a request could get a device beside the holders near it that are not gone.
-func couldGet(near map[string][]holding, total pool.Counters, devices map[string]resourceapi.Device, d resourceapi.Device, q ask.Request, gone []*unit) bool {
+func couldGet(
+	near map[string][]holding, total pool.Counters, devices map[string]resourceapi.Device, d resourceapi.Device,
+	q ask.Request, gone []*unit,
+) bool {
 	stays := func(h holding) bool { return !slices.Contains(gone, h.unit) }
 	shared, used := ptr.Deref(d.AllowMultipleAllocations, false), false
 	for _, h := range near[d.Name] {

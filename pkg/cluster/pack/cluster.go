@@ -51,7 +51,9 @@ func Empty(ctx context.Context, c *Cluster, name string, o Options) Plan {
 // settle gives each unit the first place with room, the largest first. Later questions begin with the committed state
 // or a fuller one, so a node that lacks devices in that state is not asked for them again. No unit goes to the closed
 // node.
-func (p *planner) settle(ctx context.Context, committed, s state, units []*unit, closed string) (moves []Move, _ state, ok bool) {
+func (p *planner) settle(
+	ctx context.Context, committed, s state, units []*unit, closed string,
+) (moves []Move, _ state, ok bool) {
 next:
 	for _, u := range largestFirst(units) {
 		s = p.release(s, u)

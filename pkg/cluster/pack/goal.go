@@ -17,7 +17,8 @@ import (
 )
 
 // GoalHelp names the forms of a goal.
-const GoalHelp = "a group of linked GPUs (nvlink-4), so many GPUs of one node (4), a MIG profile (3g.40gb) or memory of one GPU (40Gi)"
+const GoalHelp = "a group of linked GPUs (nvlink-4), so many GPUs of one node (4), a MIG profile (3g.40gb) or memory " +
+	"of one GPU (40Gi)"
 
 var groupGoal = regexp.MustCompile(`^nvlink-([0-9]{1,3})$`)
 
@@ -51,19 +52,26 @@ func ParseGoal(driver, text string) (Goal, error) {
 		text = "a partition " + text
 	case notMemory == nil && memory.Sign() > 0:
 		expression = selector(gpu.KindGPU, "")
-		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": memory}}
+		request.Capacity = &resourceapi.CapacityRequirements{
+			Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": memory},
+		}
 		text = memory.String() + " of a GPU's memory"
 	default:
 		return Goal{}, fmt.Errorf("%q: give %s", text, GoalHelp)
 	}
 	return Goal{
 		Text: text,
-		Class: &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: request.DeviceClassName}, Spec: resourceapi.DeviceClassSpec{
-			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
-		}},
+		Class: &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: request.DeviceClassName},
+			Spec: resourceapi.DeviceClassSpec{
+				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+			}},
 		Claims: []*resourceapi.ResourceClaim{{
 			ObjectMeta: metav1.ObjectMeta{Name: "goal", Namespace: "kubectl-gpu", UID: types.UID("goal")},
-			Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "goal", Exactly: &request}}}},
+			Spec: resourceapi.ResourceClaimSpec{
+				Devices: resourceapi.DeviceClaim{
+					Requests: []resourceapi.DeviceRequest{{Name: "goal", Exactly: &request}},
+				},
+			},
 		}},
 	}, nil
 }

@@ -169,7 +169,8 @@ func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, sta
 		if len(set) == 0 || !suffices(set) {
 			continue
 		}
-		dear := slices.SortedStableFunc(slices.Values(set), func(a, b *unit) int { return costOf([]*unit{b}).compare(costOf([]*unit{a})) })
+		dear := slices.SortedStableFunc(slices.Values(set),
+			func(a, b *unit) int { return costOf([]*unit{b}).compare(costOf([]*unit{a})) })
 		for _, u := range dear {
 			if less := slices.DeleteFunc(slices.Clone(set), func(o *unit) bool { return o == u }); suffices(less) {
 				set = less
@@ -328,8 +329,14 @@ func (p *planner) destinations(ctx context.Context, u *unit, closed string) iter
 // move describes one step.
 func (p *planner) move(u *unit, node string, placed []*resourceapi.ResourceClaim) Move {
 	m := Move{
-		From: u.place(), To: Place{node, devices(placed)}, Bytes: u.bytes, Utilization: u.use, Budgets: u.budgets, Notes: u.notes,
-		unit: u, placed: placed,
+		From:        u.place(),
+		To:          Place{node, devices(placed)},
+		Bytes:       u.bytes,
+		Utilization: u.use,
+		Budgets:     u.budgets,
+		Notes:       u.notes,
+		unit:        u,
+		placed:      placed,
 	}
 	for _, pod := range u.pods {
 		m.Pods = append(m.Pods, ask.NameOf(pod).String())
@@ -386,14 +393,16 @@ func (p *planner) finish(plan *Plan) {
 		plan.Notes = append(plan.Notes, p.unseen()...)
 	}
 	if p.cut {
-		plan.Notes = append(plan.Notes, "the search was cut off, so fewer moves may do; --time-limit gives it more time")
+		plan.Notes = append(plan.Notes, "the search was cut off, so fewer moves may do; --time-limit gives it "+
+			"more time")
 	}
 }
 
 // unseen says which objects the proof lacks.
 func (p *planner) unseen() (out []string) {
 	if !p.c.Complete(read.Pods) || len(p.free) == 0 {
-		out = append(out, "the CPU and memory of nodes were not looked at: that needs the right to list the nodes and the pods of all namespaces")
+		out = append(out, "the CPU and memory of nodes were not looked at: that needs the right to list the nodes "+
+			"and the pods of all namespaces")
 	}
 	if p.c.Failed(read.PodDisruptionBudgets) {
 		out = append(out, "disruption budgets were not looked at: that needs the right to list poddisruptionbudgets")

@@ -66,9 +66,16 @@ func newPlanner(c *Cluster, o Options, goal *Goal) *planner {
 		asked, classes = slices.Clone(goal.Claims), append(classes, goal.Class)
 	}
 	p := &planner{
-		Asker: ask.Of(classes, c.ServerVersion), o: o, c: c,
-		nodes: map[string]*node{}, free: map[string]amounts{}, devices: map[pool.ID]map[string]resourceapi.Device{},
-		poolNode: map[pool.ID]string{}, counters: map[pool.ID]pool.Counters{}, demands: map[string]*demand{}, moved: map[*corev1.Pod]why.Needs{},
+		Asker:    ask.Of(classes, c.ServerVersion),
+		o:        o,
+		c:        c,
+		nodes:    map[string]*node{},
+		free:     map[string]amounts{},
+		devices:  map[pool.ID]map[string]resourceapi.Device{},
+		poolNode: map[pool.ID]string{},
+		counters: map[pool.ID]pool.Counters{},
+		demands:  map[string]*demand{},
+		moved:    map[*corev1.Pod]why.Needs{},
 	}
 	for _, one := range c.Claims {
 		if one != nil && one.Status.Allocation != nil {
@@ -146,14 +153,18 @@ func (n *node) idle() (count int) {
 func (p *planner) only(node string, in sets.Set[GPU]) func(string, resourceapi.Device) bool {
 	return func(driver string, d resourceapi.Device) bool {
 		gpus := pool.GPUsOf(d)
-		return driver == p.o.Driver && len(gpus) > 0 && !slices.ContainsFunc(gpus, func(g string) bool { return !in.Has(GPU{node, g}) })
+		return driver == p.o.Driver && len(gpus) > 0 && !slices.ContainsFunc(gpus, func(g string) bool {
+			return !in.Has(GPU{node, g})
+		})
 	}
 }
 
 // any selects the devices of the driver of which one GPU is in a set: those that a cordon taints.
 func (p *planner) any(node string, in sets.Set[GPU]) func(string, resourceapi.Device) bool {
 	return func(driver string, d resourceapi.Device) bool {
-		return driver == p.o.Driver && slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool { return in.Has(GPU{node, g}) })
+		return driver == p.o.Driver && slices.ContainsFunc(pool.GPUsOf(d), func(g string) bool {
+			return in.Has(GPU{node, g})
+		})
 	}
 }
 
@@ -171,7 +182,8 @@ func (p *planner) gpusOf(claims []*resourceapi.ResourceClaim) []GPU {
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(found), func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) })
+	return slices.SortedFunc(maps.Keys(found),
+		func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) })
 }
 
 // state is the cluster after some moves. The zero maps mean that nothing has moved.
@@ -244,7 +256,9 @@ func (p *planner) put(ctx context.Context, s state, u *unit, name string) (state
 }
 
 // place asks the allocator for claims on a node, and returns them with their allocations.
-func (p *planner) place(ctx context.Context, n *ask.Node, claims []*resourceapi.ResourceClaim) ([]*resourceapi.ResourceClaim, bool) {
+func (p *planner) place(
+	ctx context.Context, n *ask.Node, claims []*resourceapi.ResourceClaim,
+) ([]*resourceapi.ResourceClaim, bool) {
 	answer := p.Place(ctx, n, nil, claims)
 	if answer.Outcome != ask.Yes {
 		return nil, false

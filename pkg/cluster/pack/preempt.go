@@ -92,7 +92,8 @@ type preemption struct {
 // disruption budgets.
 func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemption {
 	out := Preemption{Verdict: NoVictims}
-	if w.Pod == nil || !c.Complete(read.Pods) || c.Failed(read.PodDisruptionBudgets) || ptr.Deref(w.Pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
+	if w.Pod == nil || !c.Complete(read.Pods) || c.Failed(read.PodDisruptionBudgets) ||
+		ptr.Deref(w.Pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
 		return out
 	}
 	o.preempt = &preemption{Rules: r, below: Priority(w.Pod)}
@@ -255,7 +256,8 @@ func (p *planner) budgetsOf(pod *corev1.Pod) (out []*policyv1.PodDisruptionBudge
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if _, disrupted := b.Status.DisruptedPods[pod.Name]; err == nil && !disrupted && selector.Matches(labels.Set(pod.Labels)) {
+		if _, disrupted := b.Status.DisruptedPods[pod.Name]; err == nil && !disrupted &&
+			selector.Matches(labels.Set(pod.Labels)) {
 			out = append(out, b)
 		}
 	}
@@ -351,7 +353,8 @@ func (p *planner) recreated(ctx context.Context, s state, c candidate) state {
 			claim.Name += "-again"
 			claim.UID += "-again"
 		}
-		if placed, ok := p.place(ctx, p.node(s, c.node.Name), again); ok && p.freeOf(s, c.node.Name).lacks(u.needs) == "" {
+		if placed, ok := p.place(ctx, p.node(s, c.node.Name), again); ok &&
+			p.freeOf(s, c.node.Name).lacks(u.needs) == "" {
 			s = p.with(s, p.node(s, c.node.Name).With(placed...), func(free amounts) { free.take(u.needs) })
 		}
 	}

@@ -27,7 +27,8 @@ func (p Plan) String() string {
 		fmt.Fprintf(&b, "Then it gets %s of node %s.\n", strings.Join(p.Place.Devices, ", "), p.Place.Node)
 	}
 	if len(p.Moves) > 0 {
-		fmt.Fprintf(&b, "Free GPUs: %d before, %d after. The scheduler's allocator proved each step.\n", p.Free[0], p.Free[1])
+		fmt.Fprintf(&b, "Free GPUs: %d before, %d after. The scheduler's allocator proved each step.\n", p.Free[0],
+			p.Free[1])
 	}
 	if commands := p.Commands(); len(commands) > 0 {
 		fmt.Fprintln(&b, "Commands, each after the last pod has come back:")
@@ -63,7 +64,8 @@ func (p Plan) headline() string {
 	case p.Node != "":
 		return fmt.Sprintf("Node %s cannot be emptied.", p.Node)
 	case p.Result == Fits:
-		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Goal, p.Place.Node, ask.List(p.Place.Devices))
+		return fmt.Sprintf("Room for %s on node %s now, with %s: no pod needs to move.", p.Goal, p.Place.Node,
+			ask.List(p.Place.Devices))
 	case p.Result == Moves:
 		return fmt.Sprintf("Room for %s on node %s after %s:", p.Goal, p.Place.Node, moves)
 	}

@@ -159,7 +159,8 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 			pod := pods[name]
 			switch {
 			case r.APIGroup != "" || r.Resource != "pods":
-				fix("%s %s uses claim %s, and its pods start together", strings.TrimSuffix(r.Resource, "s"), r.Name, ask.NameOf(c))
+				fix("%s %s uses claim %s, and its pods start together", strings.TrimSuffix(r.Resource, "s"), r.Name,
+					ask.NameOf(c))
 			case pod == nil || pod.UID != r.UID:
 				fix("pod %s of claim %s is not among the pods that you may list", name, c.Name)
 			case !slices.Contains(u.pods, pod):
@@ -171,7 +172,8 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 	if len(u.pods) == 0 {
 		u.node = p.nodeOf(u.claims[0])
 		if p.o.preempt != nil {
-			u.victim = &victim{leaves: !p.o.preempt.Kept && !heldByOthers(u.claims)} // Its devices are released in a moment.
+			// Its devices are released in a moment.
+			u.victim = &victim{leaves: !p.o.preempt.Kept && !heldByOthers(u.claims)}
 		}
 		return
 	}
@@ -209,9 +211,11 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 	for _, c := range u.claims {
 		if owner := metav1.GetControllerOf(c); owner == nil && len(u.pods) == 1 {
 			if !p.o.Shared {
-				fix("it names claim %s, which keeps its devices until no pod uses it (--include shared moves it)", c.Name)
+				fix("it names claim %s, which keeps its devices until no pod uses it (--include shared moves it)",
+					c.Name)
 			}
-			u.notes = append(u.notes, fmt.Sprintf("claim %s keeps its devices if the new pod comes before the old one is gone", c.Name))
+			u.notes = append(u.notes,
+				fmt.Sprintf("claim %s keeps its devices if the new pod comes before the old one is gone", c.Name))
 		}
 	}
 	p.countBudgets(u, fix)
@@ -327,6 +331,7 @@ func costOf(set []*unit) (c cost) {
 }
 
 func (c cost) compare(o cost) int {
-	return cmp.Or(c.victims.compare(o.victims), cmp.Compare(c.pods, o.pods), o.victims.started.Compare(c.victims.started),
+	return cmp.Or(c.victims.compare(o.victims), cmp.Compare(c.pods, o.pods),
+		o.victims.started.Compare(c.victims.started),
 		cmp.Compare(c.idle, o.idle), cmp.Compare(c.bytes, o.bytes))
 }

@@ -215,7 +215,8 @@ func (k *Keeper) ask(ctx context.Context, objects controller.Objects, one *kind,
 	}
 	for _, ref := range waiting.References(pod, k.cluster) {
 		if ref.Claim != nil && ref.ResourceClaimTemplateName != nil {
-			one.text = strings.ReplaceAll(one.text, ref.Claim.Name, ref.PodResourceClaim.Name) // The generated name is of one pod.
+			// The generated name is of one pod.
+			one.text = strings.ReplaceAll(one.text, ref.Claim.Name, ref.PodResourceClaim.Name)
 		}
 	}
 	// Selectors in it can be long. The Event has its first part only.
@@ -250,7 +251,9 @@ func (k *Keeper) wake(one *kind, now time.Time) []act.Write {
 
 // explain returns why a pod waits, and what was not considered. The answer is Settled if it waits for no device of the
 // driver.
-func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time) (why.Answer, []string, error) {
+func (k *Keeper) explain(
+	ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time,
+) (why.Answer, []string, error) {
 	none := why.Answer{Result: why.Settled}
 	if pod.Spec.NodeName != "" {
 		answer := (&why.Cluster{Classes: objects.Classes, Nodes: objects.Nodes}).Bound(pod, k.o.Driver)
@@ -269,7 +272,8 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 		claim := ref.Claim
 		switch {
 		case claim != nil && claim.Status.Allocation != nil:
-			whole, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+			whole, err := k.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name,
+				metav1.GetOptions{})
 			if err != nil {
 				return none, nil, fmt.Errorf("read ResourceClaim %s: %w", claim.Name, err)
 			}
@@ -310,7 +314,8 @@ func (k *Keeper) explain(ctx context.Context, objects controller.Objects, pod *c
 	c.Nodes = objects.Nodes
 	rules, err := k.rules.All(ctx)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot read DeviceTaintRules; Events about pods do not consider them", "err",
+			err)
 	}
 	c.Rules, c.States = rules, read.States{read.DeviceTaintRules: err}
 	o := why.Options{Driver: k.o.Driver, Brief: true, Now: now, Reader: pod.Namespace}
@@ -331,7 +336,9 @@ func unknown(pod *corev1.Pod, claims map[types.NamespacedName]*resourceapi.Resou
 }
 
 // template reads a template, or returns nil if there is none.
-func (k *Keeper) template(ctx context.Context, name types.NamespacedName, now time.Time) (*resourceapi.ResourceClaimTemplate, error) {
+func (k *Keeper) template(
+	ctx context.Context, name types.NamespacedName, now time.Time,
+) (*resourceapi.ResourceClaimTemplate, error) {
 	if known, ok := k.templates[name]; ok {
 		return known.ResourceClaimTemplate, nil
 	}
@@ -373,29 +380,33 @@ func (s *subject) reduce(claim *resourceapi.ResourceClaim) *resourceapi.Resource
 func (s *subject) reduceSpec(spec resourceapi.ResourceClaimSpec) resourceapi.ResourceClaimSpec {
 	s.found(spec.Devices)
 	var others []string
-	spec.Devices.Requests = slices.DeleteFunc(slices.Clone(spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
-		other := false
-		for q := range selector.Requests([]resourceapi.DeviceRequest{r}) {
-			other = other || !s.Ours(q.DeviceClassName)
-		}
-		if other {
-			others = append(others, r.Name)
-		}
-		return other
-	})
+	spec.Devices.Requests = slices.DeleteFunc(slices.Clone(spec.Devices.Requests),
+		func(r resourceapi.DeviceRequest) bool {
+			other := false
+			for q := range selector.Requests([]resourceapi.DeviceRequest{r}) {
+				other = other || !s.Ours(q.DeviceClassName)
+			}
+			if other {
+				others = append(others, r.Name)
+			}
+			return other
+		})
 	if len(others) == 0 {
 		return spec
 	}
-	s.aside = append(s.aside, fmt.Sprintf("its requests for other drivers (%s) are not considered here", strings.Join(others, ", ")))
+	s.aside = append(s.aside, fmt.Sprintf("its requests for other drivers (%s) are not considered here",
+		strings.Join(others, ", ")))
 	names := func(requests []string) bool {
 		return slices.ContainsFunc(requests, func(r string) bool {
 			parent, _, _ := strings.Cut(r, "/")
 			return slices.Contains(others, parent)
 		})
 	}
-	spec.Devices.Constraints = slices.DeleteFunc(slices.Clone(spec.Devices.Constraints), func(c resourceapi.DeviceConstraint) bool {
-		return len(c.Requests) == 0 || names(c.Requests)
-	})
-	spec.Devices.Config = slices.DeleteFunc(slices.Clone(spec.Devices.Config), func(c resourceapi.DeviceClaimConfiguration) bool { return names(c.Requests) })
+	spec.Devices.Constraints = slices.DeleteFunc(slices.Clone(spec.Devices.Constraints),
+		func(c resourceapi.DeviceConstraint) bool {
+			return len(c.Requests) == 0 || names(c.Requests)
+		})
+	spec.Devices.Config = slices.DeleteFunc(slices.Clone(spec.Devices.Config),
+		func(c resourceapi.DeviceClaimConfiguration) bool { return names(c.Requests) })
 	return spec
 }

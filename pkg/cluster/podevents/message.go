@@ -60,7 +60,8 @@ func Text(a why.Answer, aside []string) string {
 	}
 	notes := a.Notes
 	if a.Result != why.Fits { // Else such a fault can be the reason.
-		notes = slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return strings.HasPrefix(n, why.FaultNote) })
+		notes = slices.DeleteFunc(slices.Clone(notes),
+			func(n string) bool { return strings.HasPrefix(n, why.FaultNote) })
 	}
 	parts = append(parts, notes[:min(len(notes), mostNotes)]...)
 	if len(a.Cures) > 0 {

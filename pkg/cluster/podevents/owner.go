@@ -70,7 +70,8 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, now tim
 		}
 		if o.waits {
 			message := strings.TrimPrefix(strings.Join(strings.Fields(e.Message), " "), "Error creating: ")
-			text := fmt.Sprintf("The API server refuses pods of this %s: %s. To start them, %s.", o.about.Kind, message, why.RefusalCure(message))
+			text := fmt.Sprintf("The API server refuses pods of this %s: %s. To start them, %s.", o.about.Kind, message,
+				why.RefusalCure(message))
 			o.text = shortened(text, "")
 		}
 	}
@@ -108,9 +109,21 @@ func (k *Keeper) readOwner(
 	if err != nil {
 		return fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
 	}
-	o.about = corev1.ObjectReference{APIVersion: version, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID}
+	o.about = corev1.ObjectReference{
+		APIVersion: version,
+		Kind:       ref.Kind,
+		Namespace:  ref.Namespace,
+		Name:       ref.Name,
+		UID:        ref.UID,
+	}
 	if by := metav1.GetControllerOfNoCopy(meta); by != nil && by.Kind == "Deployment" && ref.Kind == "ReplicaSet" {
-		o.about = corev1.ObjectReference{APIVersion: by.APIVersion, Kind: by.Kind, Namespace: ref.Namespace, Name: by.Name, UID: by.UID}
+		o.about = corev1.ObjectReference{
+			APIVersion: by.APIVersion,
+			Kind:       by.Kind,
+			Namespace:  ref.Namespace,
+			Name:       by.Name,
+			UID:        by.UID,
+		}
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}, Spec: template.Spec}
 	o.waits, err = k.wants(ctx, objects, pod, now)

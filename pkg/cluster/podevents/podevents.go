@@ -90,11 +90,18 @@ const byUID = "uid"
 func New(client kubernetes.Interface, rules *read.Rules, cluster Cluster, o Options) *Keeper {
 	events := client.CoreV1().Events(metav1.NamespaceAll)
 	k := &Keeper{
-		o: o, cluster: cluster, client: client, rules: rules,
-		refused: read.Informer(client, events, "reason="+claimRefused, &corev1.Event{}, trimEvent),
-		failed:  read.Informer(client, events, "reason="+podRefused, &corev1.Event{}, trimEvent),
-		kinds:   map[uint64]*kind{}, keys: map[types.UID]cachedKey{}, owners: map[types.UID]*owner{}, written: map[types.UID]written{},
-		asked: act.Turns{}, templates: map[types.NamespacedName]template{},
+		o:         o,
+		cluster:   cluster,
+		client:    client,
+		rules:     rules,
+		refused:   read.Informer(client, events, "reason="+claimRefused, &corev1.Event{}, trimEvent),
+		failed:    read.Informer(client, events, "reason="+podRefused, &corev1.Event{}, trimEvent),
+		kinds:     map[uint64]*kind{},
+		keys:      map[types.UID]cachedKey{},
+		owners:    map[types.UID]*owner{},
+		written:   map[types.UID]written{},
+		asked:     act.Turns{},
+		templates: map[types.NamespacedName]template{},
 	}
 	_ = k.refused.AddIndexers(cache.Indexers{byUID: func(o any) ([]string, error) { // It fails only after the start.
 		if e, ok := o.(*corev1.Event); ok {

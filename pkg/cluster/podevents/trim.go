@@ -15,8 +15,21 @@ func trimEvent(object any) (any, error) {
 		return object, nil
 	}
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name, ResourceVersion: e.ResourceVersion, CreationTimestamp: e.CreationTimestamp},
-		InvolvedObject: corev1.ObjectReference{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name, UID: e.InvolvedObject.UID},
-		Reason:         e.Reason, Message: e.Message, LastTimestamp: e.LastTimestamp, EventTime: e.EventTime,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         e.Namespace,
+			Name:              e.Name,
+			ResourceVersion:   e.ResourceVersion,
+			CreationTimestamp: e.CreationTimestamp,
+		},
+		InvolvedObject: corev1.ObjectReference{
+			Kind:      e.InvolvedObject.Kind,
+			Namespace: e.InvolvedObject.Namespace,
+			Name:      e.InvolvedObject.Name,
+			UID:       e.InvolvedObject.UID,
+		},
+		Reason:        e.Reason,
+		Message:       e.Message,
+		LastTimestamp: e.LastTimestamp,
+		EventTime:     e.EventTime,
 	}, nil
 }

@@ -57,7 +57,12 @@ func (k *Keeper) due(now time.Time) (out []act.Write) {
 			}
 			text := strings.ReplaceAll(one.text, quoted(one.about), quoted(pod.Name))
 			add(corev1.ObjectReference{
-				APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+				APIVersion:      "v1",
+				Kind:            "Pod",
+				Namespace:       pod.Namespace,
+				Name:            pod.Name,
+				UID:             pod.UID,
+				ResourceVersion: pod.ResourceVersion,
 			}, message(text, pod), reason)
 		}
 	}

@@ -27,7 +27,8 @@ type Kind struct {
 // text as a version.
 func KindOf(d resourceapi.Device) Kind {
 	text := func(name resourceapi.QualifiedName) string {
-		return strings.ToValidUTF8(ptr.Deref(d.Attributes[name].StringValue, ""), "?") // Labels of metrics require UTF-8.
+		// Labels of metrics require UTF-8.
+		return strings.ToValidUTF8(ptr.Deref(d.Attributes[name].StringValue, ""), "?")
 	}
 	k := Kind{Type: gpu.Kind(text("type")), Product: text("productName"), Profile: text("profile"), GPUs: 1}
 	if count := d.Attributes["gpuCount"].IntValue; count != nil && *count > 0 && *count <= 1<<10 {

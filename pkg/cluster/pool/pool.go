@@ -129,7 +129,11 @@ func (p Pool) Published() []*resourceapi.ResourceSlice {
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: s.Shape.Spec.Driver, NodeName: &p.Node, Pool: pool, Devices: s.Shape.Spec.Devices, SharedCounters: s.Shape.Spec.SharedCounters,
+				Driver:         s.Shape.Spec.Driver,
+				NodeName:       &p.Node,
+				Pool:           pool,
+				Devices:        s.Shape.Spec.Devices,
+				SharedCounters: s.Shape.Spec.SharedCounters,
 			},
 		})
 	}

@@ -29,7 +29,13 @@ func (p Pool) With(kinds ...gpu.Kind) Pool {
 		for _, possible := range s.Shape.possible {
 			if kind := alike(possible.Kinds[0]); slices.Contains(kinds, kind.Type) && !published[kind] {
 				published[kind] = true
-				all = append(all, &Slice{ObjectMeta: s.ObjectMeta, Node: s.Node, Pool: s.Pool, Shape: possible, Possible: true})
+				all = append(all, &Slice{
+					ObjectMeta: s.ObjectMeta,
+					Node:       s.Node,
+					Pool:       s.Pool,
+					Shape:      possible,
+					Possible:   true,
+				})
 			}
 		}
 	}
@@ -55,7 +61,8 @@ func (p Pool) Without(gone map[string]bool) Pool {
 		rest := s.ResourceSlice()
 		rest.Spec.Devices = slices.DeleteFunc(slices.Clone(rest.Spec.Devices), of)
 		left := Unshared(rest)
-		left.Shape.possible = slices.DeleteFunc(left.Shape.possible, func(s *Shape) bool { return s.Kinds[0].Type == gpu.KindGroup })
+		left.Shape.possible = slices.DeleteFunc(left.Shape.possible,
+			func(s *Shape) bool { return s.Kinds[0].Type == gpu.KindGroup })
 		left.Shape.possible = append(possibleGroups(s.Shape, gone), left.Shape.possible...)
 		out.Slices = append(out.Slices, left)
 	}
@@ -97,7 +104,9 @@ func monitorOf(d resourceapi.Device) resourceapi.Device {
 		Attributes:               map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity:                 map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 		AllowMultipleAllocations: ptr.To(true),
-		Taints:                   []resourceapi.DeviceTaint{{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		Taints: []resourceapi.DeviceTaint{
+			{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		},
 	}
 	for _, e := range resourceslices.Catalogue() {
 		name := resourceapi.QualifiedName(e.Name)
@@ -109,7 +118,8 @@ func monitorOf(d resourceapi.Device) resourceapi.Device {
 		}
 		if c, ok := d.Capacity[name]; ok && e.Capacity { // A claim of a monitor device consumes nothing.
 			none := resource.NewQuantity(0, resource.DecimalSI)
-			c.RequestPolicy = &resourceapi.CapacityRequestPolicy{Default: none, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: none}}
+			c.RequestPolicy = &resourceapi.CapacityRequestPolicy{Default: none,
+				ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: none}}
 			out.Capacity[name] = c
 		}
 	}

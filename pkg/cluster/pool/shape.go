@@ -69,7 +69,10 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		s.Kinds = append(s.Kinds, KindOf(d))
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)
-	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { _, ok := resourceslices.Shareable(d); return ok })
+	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool {
+		_, ok := resourceslices.Shareable(d)
+		return ok
+	})
 	return s
 }
 

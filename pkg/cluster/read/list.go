@@ -26,8 +26,8 @@ var magic = []byte("k8s\x00")
 const largest = 16 << 20
 
 // readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. begin receives the
-// metadata, which come first. visit receives each slice in protobuf, valid until it returns. A list in JSON is read as a
-// whole.
+// metadata, which come first. visit receives each slice in protobuf, valid until it returns. A list in JSON is read as
+// a whole.
 func readList(in io.Reader, begin func(metav1.ListMeta), visit func(slice []byte) error) error {
 	r := bufio.NewReaderSize(in, 1<<16)
 	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {

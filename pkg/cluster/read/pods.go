@@ -141,7 +141,9 @@ func evictable(pod, out *corev1.Pod) {
 	to.TerminationGracePeriodSeconds = in.TerminationGracePeriodSeconds
 	out.Status.StartTime, out.Status.NominatedNodeName = pod.Status.StartTime, pod.Status.NominatedNodeName
 	if repels := waiting.Repels(pod); in.NodeName != "" && len(repels) > 0 {
-		to.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: repels}}
+		to.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: repels,
+		}}
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		out.OwnerReferences = []metav1.OwnerReference{*owner}

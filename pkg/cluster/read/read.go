@@ -122,7 +122,9 @@ func ListWatch[L List](c Client[L], selector string) *cache.ListWatch {
 // Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads. It keeps a
 // mark of an object that is too large even so (pkg/cluster/bounded), and holds few whole objects at a time. A kind
 // without a limit must have one object, or a schema that limits its size.
-func Informer[L List](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
+func Informer[L List](
+	api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc,
+) cache.SharedIndexInformer {
 	lw, trim := ListWatch(c, selector), limited(trim)
 	lw.ListWithContextFunc = trimmedPages(c, selector, trim)
 	return newInformer(lw, api, of, cache.Indexers{}, trim)
@@ -133,7 +135,8 @@ func Informer[L List](api any, c Client[L], selector string, of runtime.Object, 
 func trimmedPages[L List](c Client[L], selector string, trim cache.TransformFunc) cache.ListWithContextFunc {
 	return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &trimmedList{}
-		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector, Limit: TenantsPageSize}, alone(c.List)) {
+		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: selector, Limit: TenantsPageSize},
+			alone(c.List)) {
 			if err != nil {
 				return nil, err
 			}
@@ -188,7 +191,9 @@ func (l *trimmedList) DeepCopyObject() runtime.Object { return l }
 var pages = make(chan struct{}, 1)
 
 // alone lists while no other page is read.
-func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (L, error) {
+func alone[L List](
+	list func(context.Context, metav1.ListOptions) (L, error),
+) func(context.Context, metav1.ListOptions) (L, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (out L, err error) {
 		select {
 		case pages <- struct{}{}:
@@ -202,7 +207,9 @@ func alone[L List](list func(context.Context, metav1.ListOptions) (L, error)) fu
 
 // PodInformer is the Informer of the selected pods that keep returns true for. It lets go of the others page by page,
 // or as they arrive, so that a cluster with many pods takes little memory.
-func PodInformer(client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc) cache.SharedIndexInformer {
+func PodInformer(
+	client kubernetes.Interface, selector string, keep func(*corev1.Pod) bool, trim cache.TransformFunc,
+) cache.SharedIndexInformer {
 	all := client.CoreV1().Pods(metav1.NamespaceAll)
 	lw, trim := ListWatch(all, selector), limited(trim)
 	lw.ListWithContextFunc = trimmedPages(all, selector, func(object any) (any, error) {

@@ -28,7 +28,9 @@ func RuleResource(version string) schema.GroupVersionResource {
 // TaintRules lists DeviceTaintRules in the newest version that the server has, and returns this version. A server
 // without any version has no rules; the version is empty then. A rule that cannot be decoded is left out, and is an
 // error, because its taints are unknown.
-func TaintRules(ctx context.Context, client dynamic.Interface) (rules []resourceapi.DeviceTaintRule, version string, err error) {
+func TaintRules(
+	ctx context.Context, client dynamic.Interface,
+) (rules []resourceapi.DeviceTaintRule, version string, err error) {
 	for _, version := range RuleVersions {
 		list, err := client.Resource(RuleResource(version)).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {

@@ -60,7 +60,9 @@ func Slices[T any](
 
 // slicePages calls visit with each ResourceSlice in protobuf, which is valid until visit returns. It requests a page
 // once the one before says where it begins.
-func slicePages(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions, visit func([]byte) error) error {
+func slicePages(
+	ctx context.Context, client kubernetes.Interface, o metav1.ListOptions, visit func([]byte) error,
+) error {
 	type page struct {
 		body io.ReadCloser
 		err  error

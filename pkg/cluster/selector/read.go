@@ -55,7 +55,8 @@ func Read(expression string) (Reading, error) {
 	if len(expression) > maxBytes {
 		return r, fmt.Errorf("the expression has %d bytes, but the API allows only %d", len(expression), maxBytes)
 	}
-	p, err := parser.NewParser(parser.Macros(parser.AllMacros...), parser.EnableOptionalSyntax(true), parser.MaxRecursionDepth(250))
+	p, err := parser.NewParser(parser.Macros(parser.AllMacros...), parser.EnableOptionalSyntax(true),
+		parser.MaxRecursionDepth(250))
 	if err != nil {
 		return r, err
 	}

@@ -26,8 +26,12 @@ func Requests(all []resourceapi.DeviceRequest) iter.Seq[Request] {
 			}
 			for _, s := range r.FirstAvailable {
 				if !yield(Request{r.Name + "/" + s.Name, r.Name, resourceapi.ExactDeviceRequest{
-					DeviceClassName: s.DeviceClassName, Selectors: s.Selectors, AllocationMode: s.AllocationMode, Count: s.Count,
-					Tolerations: s.Tolerations, Capacity: s.Capacity,
+					DeviceClassName: s.DeviceClassName,
+					Selectors:       s.Selectors,
+					AllocationMode:  s.AllocationMode,
+					Count:           s.Count,
+					Tolerations:     s.Tolerations,
+					Capacity:        s.Capacity,
 				}}) {
 					return
 				}
@@ -50,7 +54,9 @@ func Expressions(selectors []resourceapi.DeviceSelector) (out []string) {
 func Concern(selectors []resourceapi.DeviceSelector, driver string) bool {
 	for _, e := range Expressions(selectors) {
 		r, err := Read(e)
-		if err == nil && (r.Driver == driver || slices.ContainsFunc(r.Names, func(n Name) bool { return n.Domain == driver })) {
+		if err == nil && (r.Driver == driver || slices.ContainsFunc(r.Names, func(n Name) bool {
+			return n.Domain == driver
+		})) {
 			return true
 		}
 	}

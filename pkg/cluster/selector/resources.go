@@ -26,13 +26,15 @@ func ResourcesOf(classes []*resourceapi.DeviceClass) Resources {
 		}
 		implicit := Implicit(class.Name)
 		out[implicit] = append(out[implicit], class)
-		if name := Explicit(class); byDevices(name) && !strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
+		if name := Explicit(class); byDevices(name) &&
+			!strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
 			out[name] = append(out[name], class)
 		}
 	}
 	for _, all := range out {
 		slices.SortFunc(all, func(a, b *resourceapi.DeviceClass) int {
-			return cmp.Or(cmp.Compare(b.CreationTimestamp.UnixNano(), a.CreationTimestamp.UnixNano()), cmp.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(b.CreationTimestamp.UnixNano(), a.CreationTimestamp.UnixNano()),
+				cmp.Compare(a.Name, b.Name))
 		})
 	}
 	return out

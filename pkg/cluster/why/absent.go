@@ -29,7 +29,8 @@ func (a *asker) profileOf(class string) (string, bool) {
 // lacksProfiles reports whether a claim names a class that does not exist, because no GPU has its MIG profile.
 func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool {
 	for _, q := range a.Requests(claim.Spec.Devices) {
-		if profile, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil && a.lacksProfile(c, profile) != "" {
+		if profile, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil &&
+			a.lacksProfile(c, profile) != "" {
 			return true
 		}
 	}
@@ -61,7 +62,9 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 	}
 	slices.Sort(profiles)
 	switch {
-	case slices.ContainsFunc(profiles, func(known string) bool { return known == profile || deviceclasses.ProfileLabel(known) == profile }):
+	case slices.ContainsFunc(profiles, func(known string) bool {
+		return known == profile || deviceclasses.ProfileLabel(known) == profile
+	}):
 		return ""
 	case len(profiles) == 0 && !capable:
 		return "no GPU of the cluster has MIG"
@@ -71,8 +74,10 @@ func (a *asker) lacksProfile(c *Cluster, profile string) string {
 		return ""
 	}
 	near := nearest(profile, profiles)
-	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s; the nearest is %s, with the DeviceClass mig-%s.%s)",
-		profile, strings.Join(profiles, ", "), near, deviceclasses.ProfileLabel(near), strings.TrimPrefix(a.Driver, "gpu."))
+	return fmt.Sprintf("no GPU of the cluster has the MIG profile %s (its profiles are %s; the nearest is %s, with "+
+		"the DeviceClass mig-%s.%s)",
+		profile, strings.Join(profiles, ", "), near, deviceclasses.ProfileLabel(near), strings.TrimPrefix(a.Driver,
+			"gpu."))
 }
 
 // nearest returns the smallest of the profiles that has the compute slices and the memory of another, or else the
@@ -129,7 +134,8 @@ func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []R
 				r := a.Read(e)
 				driver = cmp.Or(driver, r.Driver)
 				profiles = append(profiles, r.Required[selector.Name{Domain: a.Driver, ID: "profile"}]...)
-				partition = partition || slices.Contains(r.Required[selector.Name{Domain: a.Driver, ID: "type"}], string(gpu.KindMIG))
+				partition = partition || slices.Contains(r.Required[selector.Name{Domain: a.Driver, ID: "type"}],
+					string(gpu.KindMIG))
 			}
 			lacks := ""
 			switch {
@@ -143,9 +149,13 @@ func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []R
 				out = append(out, Reason{Text: fmt.Sprintf("request %s: %s", q.Name, lacks)})
 			case driver == "" || published.Has(driver):
 			case driver == a.Driver:
-				out = append(out, Reason{Text: fmt.Sprintf("no node publishes devices of %s, so the requests could not be compared with any", driver)})
+				out = append(out,
+					Reason{Text: fmt.Sprintf("no node publishes devices of %s, so the requests could not be compared "+
+						"with any", driver)})
 			default:
-				out = append(out, Reason{Text: fmt.Sprintf("request %s: the driver %s publishes no devices in this cluster", q.Name, driver)})
+				out = append(out,
+					Reason{Text: fmt.Sprintf("request %s: the driver %s publishes no devices in this cluster", q.Name,
+						driver)})
 			}
 		}
 	}

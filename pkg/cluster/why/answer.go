@@ -105,13 +105,15 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 	}
 	if len(w.large) > 0 {
 		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s: undecided, because this is too large for the controller's memory: %s.", a.Subject, ask.List(w.large))
+		a.Summary = fmt.Sprintf("%s: undecided, because this is too large for the controller's memory: %s.", a.Subject,
+			ask.List(w.large))
 		return true
 	}
 	for _, claim := range w.allocated {
 		if s.Pod != nil && !resourceclaim.CanBeReserved(claim) && !resourceclaim.IsReservedForPod(s.Pod, claim, true) {
 			a.wait("too many pods use a claim", Reason{
-				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", ask.NameOf(claim), len(claim.Status.ReservedFor)),
+				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", ask.NameOf(claim),
+					len(claim.Status.ReservedFor)),
 			})
 			return true
 		}
@@ -192,7 +194,8 @@ func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
 		if states.Failed(read.ResourceClaims) {
-			a.Summary = fmt.Sprintf("%s fits on %s now, unless claims that could not be read hold the devices.", a.Subject, ask.List(a.Fits))
+			a.Summary = fmt.Sprintf("%s fits on %s now, unless claims that could not be read hold the devices.",
+				a.Subject, ask.List(a.Fits))
 		}
 		if len(undecided) > 0 {
 			slices.Sort(undecided)
@@ -200,7 +203,8 @@ func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
 		}
 	case len(undecided) > 0:
 		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can allocate its devices.",
+		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can "+
+			"allocate its devices.",
 			a.Subject, len(undecided), nodes)
 	default:
 		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
@@ -210,7 +214,8 @@ func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
 // reconsider qualifies an answer that devices are free, if the scheduler reports reasons besides devices.
 func (a *Answer) reconsider(others []Reason) {
 	if a.Result == Fits && len(others) > 0 {
-		a.Summary = fmt.Sprintf("%s: its devices are free on %s, but the scheduler reports other reasons.", a.Subject, ask.List(a.Fits))
+		a.Summary = fmt.Sprintf("%s: its devices are free on %s, but the scheduler reports other reasons.", a.Subject,
+			ask.List(a.Fits))
 	}
 	a.Reasons = append(a.Reasons, others...)
 }

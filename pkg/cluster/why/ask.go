@@ -43,7 +43,8 @@ type emptyKey struct {
 // any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Of(c.Classes, c.ServerVersion)} // Without a version, judged says so.
+	// Without a version, judged says so.
+	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Of(c.Classes, c.ServerVersion)}
 	answer := Answer{Subject: s.String()}
 	w := c.claims(s, o.Now)
 	a.serve(c, &w)
@@ -56,17 +57,21 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		return answer
 	}
 	if c.Failed(read.ResourceSlices) {
-		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because ResourceSlices could not be read."
+		answer.Result, answer.Summary = Undecided, answer.Subject+
+			": undecided, because ResourceSlices could not be read."
 		return answer
 	}
 	if c.Failed(read.DeviceClasses) {
-		answer.Result, answer.Summary = Undecided, answer.Subject+": undecided, because DeviceClasses could not be read."
+		answer.Result, answer.Summary = Undecided, answer.Subject+
+			": undecided, because DeviceClasses could not be read."
 		return answer
 	}
 	if reasons := a.invalid(c, w.waiting); len(reasons) > 0 {
 		answer.wait("the scheduler does not look at any node", reasons...)
 		// The classes that are missing are explained above.
-		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool { return !a.lacksProfiles(c, claim) }) {
+		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool {
+			return !a.lacksProfiles(c, claim)
+		}) {
 			a.review(ctx, &answer, a.view(nil), w.waiting, false)
 		}
 		return answer
@@ -133,9 +138,12 @@ func (a *asker) invalid(cluster *Cluster, claims []*resourceapi.ResourceClaim) (
 				lacks = a.lacksProfile(cluster, profile)
 			}
 			if lacks != "" {
-				out = append(out, Reason{Text: fmt.Sprintf("request %s: %s, so there is no DeviceClass %s", q.Name, lacks, q.DeviceClassName)})
+				out = append(out,
+					Reason{Text: fmt.Sprintf("request %s: %s, so there is no DeviceClass %s", q.Name, lacks,
+						q.DeviceClassName)})
 			} else if q.Class == nil {
-				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
+				out = append(out,
+					Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
 			}
 			for _, s := range q.Selectors {
 				if s.CEL == nil {
@@ -161,7 +169,9 @@ func group(q *ask.Question, nodes []*ask.Node) (out []*shape) {
 
 // judge asks the allocator once for each shape.
 func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	needsDevice := slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return len(a.Requests(c.Spec.Devices)) > 0 })
+	needsDevice := slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool {
+		return len(a.Requests(c.Spec.Devices)) > 0
+	})
 	ask.Each(len(shapes), func(i int) {
 		s := shapes[i]
 		if s.Devices == 0 && needsDevice {
@@ -176,7 +186,9 @@ func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceap
 }
 
 // allocate asks for the claims on a node, without the allocations of the released claims.
-func (a *asker) allocate(ctx context.Context, n *ask.Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+func (a *asker) allocate(
+	ctx context.Context, n *ask.Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim,
+) (
 	ask.Outcome, string,
 ) {
 	// A call needs about 0.2 ms for a node unless it must try many combinations.
@@ -247,7 +259,9 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 
 // review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
 // gaveUp means that the answer has the error of the scheduler's attempt already.
-func (a *asker) review(ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim, gaveUp bool) {
+func (a *asker) review(
+	ctx context.Context, answer *Answer, view *admission.ClusterView, claims []*resourceapi.ResourceClaim, gaveUp bool,
+) {
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {

@@ -21,7 +21,8 @@ func (c *Cluster) Bound(pod *corev1.Pod, driver string) Answer {
 	a.Summary = fmt.Sprintf("%s is scheduled to node %s.", a.Subject, name)
 	undecided := func(resources []waiting.Resource, because string) Answer {
 		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject, name, waiting.Names(resources), because)
+		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject,
+			name, waiting.Names(resources), because)
 		return a
 	}
 	if all := waiting.Unclaimed(pod); len(all) > 0 && c.Failed(read.DeviceClasses) {

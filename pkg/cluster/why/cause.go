@@ -23,7 +23,8 @@ import (
 
 // explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
 func (a *asker) explain(
-	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape, claims []*resourceapi.ResourceClaim,
+	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape,
+	claims []*resourceapi.ResourceClaim,
 ) {
 	answer.Reasons = append(answer.Reasons, a.absent(c, claims)...)
 	gone := a.gone(c)
@@ -79,19 +80,22 @@ const CauseHeld = "other claims hold the devices"
 
 // The other causes for which a node cannot allocate claims.
 const (
-	causeNone      = "publishes no devices"
-	causePart      = "has no devices now, because some of its slices are missing, as while its plugin publishes"
-	causeRest      = CauseHeld + ", and its free ones have device taints that the claim does not tolerate"
-	causeFree      = "has free GPUs beside those of other claims, and "
-	causeGone      = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does not run"
-	causeTaint     = "a device taint that the claim does not tolerate"
-	causeBoth      = "device taints that the claim does not tolerate, and other claims"
-	causeNever     = "cannot satisfy the claim, even if it were empty"
-	causeNow       = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
-	causeLater     = "publishes no such devices now, and does while the claim waits (chart value publish)"
-	causePerhaps   = "publishes no such devices now, and does while the claim waits, unless its settings exclude them (chart value publish)"
-	causeMore      = "publishes such devices of them while the claim waits (chart value publish)"
-	causeMaybe     = "publishes such devices of them while the claim waits, unless its settings exclude them (chart value publish)"
+	causeNone = "publishes no devices"
+	causePart = "has no devices now, because some of its slices are missing, as while its plugin publishes"
+	causeRest = CauseHeld + ", and its free ones have device taints that the claim does not tolerate"
+	causeFree = "has free GPUs beside those of other claims, and "
+	causeGone = "publishes no devices now, though claims have devices of it: its plugin or NVIDIA's driver does " +
+		"not run"
+	causeTaint   = "a device taint that the claim does not tolerate"
+	causeBoth    = "device taints that the claim does not tolerate, and other claims"
+	causeNever   = "cannot satisfy the claim, even if it were empty"
+	causeNow     = "cannot satisfy the claim with the devices that it publishes now, even if it were empty"
+	causeLater   = "publishes no such devices now, and does while the claim waits (chart value publish)"
+	causePerhaps = "publishes no such devices now, and does while the claim waits, unless its settings exclude " +
+		"them (chart value publish)"
+	causeMore  = "publishes such devices of them while the claim waits (chart value publish)"
+	causeMaybe = "publishes such devices of them while the claim waits, unless its settings exclude them (chart " +
+		"value publish)"
 	causeUndecided = "undecided, because the search takes long"
 	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
 )
@@ -159,7 +163,9 @@ func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resour
 // onDemand asks whether an empty node with a pool could allocate the claims once it publishes more devices. It returns
 // the first text if partitions suffice, the second if groups or monitor devices must be among them, and otherwise
 // nothing.
-func (a *asker) onDemand(ctx context.Context, published pool.Pool, claims []*resourceapi.ResourceClaim, partitions, all string) string {
+func (a *asker) onDemand(
+	ctx context.Context, published pool.Pool, claims []*resourceapi.ResourceClaim, partitions, all string,
+) string {
 	partitioned := a.samples.Add(published)
 	for _, later := range []struct {
 		pool pool.Pool

@@ -64,8 +64,11 @@ func less(claims []*resourceapi.ResourceClaim, to amount) relaxation {
 	q := &changed[to.claim].Spec.Devices.Requests[to.request]
 	q.Exactly.Capacity.Requests[to.name] = to.amount
 	return relaxation{
-		text:   fmt.Sprintf("request %s: ask for %s of %s instead of %s", q.Name, to.amount.String(), to.name, to.asked.String()),
-		claims: changed, group: fmt.Sprintf("capacity %d %d %s", to.claim, to.request, to.name), amount: &to,
+		text: fmt.Sprintf("request %s: ask for %s of %s instead of %s", q.Name, to.amount.String(), to.name,
+			to.asked.String()),
+		claims: changed,
+		group:  fmt.Sprintf("capacity %d %d %s", to.claim, to.request, to.name),
+		amount: &to,
 	}
 }
 
@@ -87,7 +90,9 @@ func (s *shape) everyone() sets.Set[types.NamespacedName] {
 }
 
 // cures returns the smallest changes that help: claims that end on the held shapes, and changes of the claims on any.
-func (a *asker) cures(ctx context.Context, view *admission.ClusterView, shapes, held []*shape, claims []*resourceapi.ResourceClaim) []Cure {
+func (a *asker) cures(
+	ctx context.Context, view *admission.ClusterView, shapes, held []*shape, claims []*resourceapi.ResourceClaim,
+) []Cure {
 	var usable []*shape
 	for _, s := range shapes {
 		if s.Devices > 0 && s.result != ask.Unknown {
@@ -126,7 +131,9 @@ func (a *asker) releases(ctx context.Context, held []*shape, claims []*resourcea
 }
 
 // smallest returns the single claims whose end suffices, or one set of which no claim can stay.
-func (a *asker) smallest(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (out [][]*resourceapi.ResourceClaim) {
+func (a *asker) smallest(
+	ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim,
+) (out [][]*resourceapi.ResourceClaim) {
 	holders := s.Holders()
 	for _, h := range holders {
 		if result, _ := a.allocate(ctx, s.Node, sets.New(ask.NameOf(h)), claims); result == ask.Yes {
@@ -289,7 +296,8 @@ func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.R
 				}
 				changed := copies(claims)
 				changed[i].Spec.Devices.Requests[j].Exactly.Selectors[k].CEL.Expression = corrected
-				out = append(out, relaxation{text: fmt.Sprintf("request %s: %s", q.Name, change), claims: changed, group: "selector"})
+				out = append(out, relaxation{text: fmt.Sprintf("request %s: %s", q.Name, change), claims: changed,
+					group: "selector"})
 			}
 		}
 	}
@@ -314,7 +322,8 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 			}
 			where := "request " + q.Name
 			for n := q.Exactly.Count - 1; n >= 1 && n >= q.Exactly.Count-16; n-- {
-				change(i, j, fmt.Sprintf("count %d %d", i, j), fmt.Sprintf("%s: ask for %d instead of %d", where, n, q.Exactly.Count),
+				change(i, j, fmt.Sprintf("count %d %d", i, j),
+					fmt.Sprintf("%s: ask for %d instead of %d", where, n, q.Exactly.Count),
 					func(q *resourceapi.ExactDeviceRequest) { q.Count = n })
 			}
 			above := map[resourceapi.QualifiedName]int64{}
@@ -331,7 +340,8 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 				continue // Partitions instead of several GPUs are a large change.
 			}
 			for _, name := range a.otherClasses(q.Exactly.DeviceClassName) {
-				change(i, j, fmt.Sprintf("class %d %d", i, j), fmt.Sprintf("%s: use the class %s instead of %s", where, name, q.Exactly.DeviceClassName),
+				change(i, j, fmt.Sprintf("class %d %d", i, j),
+					fmt.Sprintf("%s: use the class %s instead of %s", where, name, q.Exactly.DeviceClassName),
 					func(q *resourceapi.ExactDeviceRequest) { q.DeviceClassName = name })
 			}
 		}
@@ -342,7 +352,8 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 			}
 			changed := copies(claims)
 			changed[i].Spec.Devices.Constraints = slices.Delete(changed[i].Spec.Devices.Constraints, k, k+1)
-			out = append(out, relaxation{text: fmt.Sprintf("claim %s: drop the constraint on %s", c.Name, *name), claims: changed})
+			out = append(out, relaxation{text: fmt.Sprintf("claim %s: drop the constraint on %s", c.Name, *name),
+				claims: changed})
 		}
 	}
 	return out
@@ -359,7 +370,12 @@ func copies(claims []*resourceapi.ResourceClaim) (out []*resourceapi.ResourceCla
 func withTolerations(claims []*resourceapi.ResourceClaim, t *resourceapi.DeviceTaint) []*resourceapi.ResourceClaim {
 	toleration := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists}
 	if t != nil {
-		toleration = resourceapi.DeviceToleration{Key: t.Key, Operator: resourceapi.DeviceTolerationOpEqual, Value: t.Value, Effect: t.Effect}
+		toleration = resourceapi.DeviceToleration{
+			Key:      t.Key,
+			Operator: resourceapi.DeviceTolerationOpEqual,
+			Value:    t.Value,
+			Effect:   t.Effect,
+		}
 	}
 	out := copies(claims)
 	for _, c := range out {
@@ -384,7 +400,8 @@ func (a *asker) refine(ctx context.Context, shapes []*shape, found amount, c *Cu
 			unit = larger
 		}
 	}
-	shapes = slices.DeleteFunc(slices.Clone(shapes), func(s *shape) bool { return !slices.Contains(c.Nodes, s.Names[0]) })
+	shapes = slices.DeleteFunc(slices.Clone(shapes),
+		func(s *shape) bool { return !slices.Contains(c.Nodes, s.Names[0]) })
 	low, high := found.amount.Value()/unit, (found.above-1)/unit
 	for low < high {
 		to := found
@@ -459,8 +476,8 @@ func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 		if !ok || asked < 8 {
 			continue
 		}
-		for _, part := range []float64{7. / 8, 6. / 8, 5. / 8, 4. / 8, 3. / 8, 2. / 8, 1. / 8, 1. / 16, 1. / 32, 1. / 64, 1. / 128} {
-			n := int64(float64(asked) * part)
+		for _, part := range []int64{112, 96, 80, 64, 48, 32, 16, 8, 4, 2, 1} { // of 128
+			n := int64(float64(asked) * float64(part) / 128)
 			if mib := int64(1 << 20); n > mib {
 				n -= n % mib
 			}

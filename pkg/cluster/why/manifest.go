@@ -75,7 +75,8 @@ func (m *Manifest) add(raw json.RawMessage, namespace string, depth int) error {
 	if err := json.Unmarshal(raw, &head); err != nil {
 		// Objects of other kinds can have fields of these names with other types.
 		var kind metav1.TypeMeta
-		if json.Unmarshal(raw, &kind) == nil && !slices.Contains([]string{"Pod", "ResourceClaim", "ResourceClaimTemplate"}, kind.Kind) {
+		if json.Unmarshal(raw, &kind) == nil &&
+			!slices.Contains([]string{"Pod", "ResourceClaim", "ResourceClaimTemplate"}, kind.Kind) {
 			return nil
 		}
 		return err
@@ -152,7 +153,8 @@ func (m *Manifest) Subjects() (out []Subject) {
 		out = append(out, Subject{Pod: p})
 		for _, r := range p.Spec.ResourceClaims {
 			named[types.NamespacedName{Namespace: p.Namespace, Name: ptr.Deref(r.ResourceClaimName, "")}] = true
-			templates[types.NamespacedName{Namespace: p.Namespace, Name: ptr.Deref(r.ResourceClaimTemplateName, "")}] = true
+			templates[types.NamespacedName{Namespace: p.Namespace, Name: ptr.Deref(r.ResourceClaimTemplateName, "")}] =
+				true
 		}
 	}
 	for _, c := range m.Claims {

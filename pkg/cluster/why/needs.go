@@ -25,7 +25,8 @@ func (n Needs) Missing() []Reason { return n.w.missing }
 // Complete reports whether all claims are known and none has devices yet, so that the scheduler only lacks devices for
 // them.
 func (n Needs) Complete() bool {
-	return len(n.w.missing) == 0 && len(n.w.unread) == 0 && len(n.w.large) == 0 && len(n.w.allocated) == 0 && len(n.w.waiting) > 0
+	return len(n.w.missing) == 0 && len(n.w.unread) == 0 && len(n.w.large) == 0 && len(n.w.allocated) == 0 &&
+		len(n.w.waiting) > 0
 }
 
 // Excluded says why the scheduler does not consider a node for the pod of these needs, apart from devices, CPU and

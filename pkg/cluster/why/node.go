@@ -93,6 +93,7 @@ func Seen(e *corev1.Event) time.Time {
 // known reports whether the answer explains this part of the scheduler's message better.
 func known(part string) bool {
 	return slices.ContainsFunc([]string{
-		"cannot allocate all claims", "node affinity/selector", "untolerated taint", "were unschedulable", "resourceclaim not available",
+		"cannot allocate all claims", "node affinity/selector", "untolerated taint", "were unschedulable",
+		"resourceclaim not available",
 	}, func(text string) bool { return strings.Contains(part, text) })
 }

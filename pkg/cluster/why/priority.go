@@ -53,7 +53,9 @@ func (c *Cluster) holders(cure Cure) (out []types.NamespacedName) {
 
 // ComparePriority notes whether a pod's priority is higher than that of all pods of one cure, and what follows. Of the
 // Holders, pods has those that could be read.
-func (a *Answer) ComparePriority(c *Cluster, driver string, pod *corev1.Pod, pods map[types.NamespacedName]*corev1.Pod) {
+func (a *Answer) ComparePriority(
+	c *Cluster, driver string, pod *corev1.Pod, pods map[types.NamespacedName]*corev1.Pod,
+) {
 	priority := func(p *corev1.Pod) int32 { return ptr.Deref(p.Spec.Priority, 0) }
 	unread := ""
 	for _, cure := range a.Cures {
@@ -81,7 +83,8 @@ func (a *Answer) ComparePriority(c *Cluster, driver string, pod *corev1.Pod, pod
 
 // lowerPriority notes that the named pods, which hold so many claims, have a lower priority.
 func (a *Answer) lowerPriority(c *Cluster, driver string, pod *corev1.Pod, names []string, claims int) {
-	text := fmt.Sprintf("its priority is higher than that of %s; Kubernetes does not preempt for devices", ask.List(names))
+	text := fmt.Sprintf("its priority is higher than that of %s; Kubernetes does not preempt for devices",
+		ask.List(names))
 	if ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
 		a.note("%s, and its preemptionPolicy is Never", text)
 		return
@@ -101,7 +104,8 @@ func (a *Answer) lowerPriority(c *Cluster, driver string, pod *corev1.Pod, names
 	case "false":
 		text += ", nor does this driver: its chart value preemption.enabled is false"
 	default:
-		text += "; whether this driver does (chart value preemption.enabled) is not known, because DeviceClass " + driver + " does not say so"
+		text += "; whether this driver does (chart value preemption.enabled) is not known, because DeviceClass " +
+			driver + " does not say so"
 	}
 	a.note("%s", text)
 }

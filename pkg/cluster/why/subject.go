@@ -128,7 +128,8 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 			continue
 		}
 		if template == nil {
-			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", ref.Template(), s.Pod.Namespace)
+			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", ref.Template(),
+				s.Pod.Namespace)
 			continue
 		}
 		if bounded.TooLarge(template) {
@@ -140,7 +141,9 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 			continue
 		}
 		if s.Pod.UID != "" {
-			w.notes = append(w.notes, fmt.Sprintf("The claim of template %s is not made yet; kube-controller-manager makes it.", template.Name))
+			w.notes = append(w.notes,
+				fmt.Sprintf("The claim of template %s is not made yet; kube-controller-manager makes it.",
+					template.Name))
 		}
 		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.PodResourceClaim.Name))
 	}
@@ -160,10 +163,13 @@ func (w *wanted) unnamed(pod *corev1.Pod) {
 	for _, ref := range pod.Spec.ResourceClaims {
 		named := false
 		for _, one := range waiting.Containers(pod) {
-			named = named || slices.ContainsFunc(one.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == ref.Name })
+			named = named || slices.ContainsFunc(one.Resources.Claims, func(r corev1.ResourceClaim) bool {
+				return r.Name == ref.Name
+			})
 		}
 		if containers := len(pod.Spec.InitContainers) + len(pod.Spec.Containers); !named && containers > 0 {
-			w.notes = append(w.notes, fmt.Sprintf("no container names %s in resources.claims, so none gets its devices", ref.Name))
+			w.notes = append(w.notes, fmt.Sprintf("no container names %s in resources.claims, so none gets its devices",
+				ref.Name))
 		}
 	}
 }
@@ -192,7 +198,9 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 			w.miss("no DeviceClass serves %s: there is no DeviceClass %s; ask for an existing one",
 				name, strings.TrimPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 		case plugin:
-			w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
+			w.notes = append(w.notes,
+				fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.",
+					name))
 		case lacks != "":
 			w.missing = append(w.missing, Reason{Text: fmt.Sprintf("%s, so nothing serves %s", lacks, name)})
 		default:
@@ -218,7 +226,8 @@ func (c *Cluster) refusal(pod *corev1.Pod, reference string, now time.Time) stri
 	}
 	_, message, _ := strings.Cut(last.Message, ": ")
 	message = strings.Join(strings.Fields(message), " ")
-	return fmt.Sprintf(" (last attempt %s ago): %s; %s%s", age(now.Sub(Seen(last))), message, RefusalCure(message), again(message, pod))
+	return fmt.Sprintf(" (last attempt %s ago): %s; %s%s", age(now.Sub(Seen(last))), message, RefusalCure(message),
+		again(message, pod))
 }
 
 // RefusalCure says how an object can be created that the API server refused.
@@ -265,7 +274,8 @@ func again(message string, pod *corev1.Pod) string {
 	if strings.Contains(message, "denied the request") || strings.Contains(message, "is invalid") {
 		return ". " + remake(pod)
 	}
-	return fmt.Sprintf(". Kubernetes tries again within 17 min, or at once after: kubectl -n %s annotate pod %s retry=1 --overwrite", pod.Namespace, pod.Name)
+	return fmt.Sprintf(". Kubernetes tries again within 17 min, or at once after: kubectl -n %s annotate pod %s "+
+		"retry=1 --overwrite", pod.Namespace, pod.Name)
 }
 
 // change says how a subject of a cluster gets other claims. A subject of a file changes there.
@@ -275,7 +285,9 @@ func (s Subject) change() string {
 		return "Claims do not change: delete it and its pod, and create them again"
 	case s.Pod == nil || s.Pod.UID == "":
 		return ""
-	case slices.ContainsFunc(s.Pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool { return r.ResourceClaimTemplateName != nil }):
+	case slices.ContainsFunc(s.Pod.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {
+		return r.ResourceClaimTemplateName != nil
+	}):
 		return remake(s.Pod)
 	case len(s.Pod.Spec.ResourceClaims) > 0:
 		return "Claims do not change: delete the pod and its claim, and create them again"
@@ -294,7 +306,8 @@ func remake(pod *corev1.Pod) string {
 
 func fromTemplate(t *resourceapi.ResourceClaimTemplate, name string) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, UID: types.UID(name)}, Spec: *t.Spec.Spec.DeepCopy(),
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, UID: types.UID(name)},
+		Spec:       *t.Spec.Spec.DeepCopy(),
 	}
 }
 
@@ -321,7 +334,8 @@ func (w *wanted) miss(format string, args ...any) {
 // extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a
 // device class serves; nil without them.
 func (w *wanted) extendedClaim(resources selector.Resources, pod *corev1.Pod) *resourceapi.ResourceClaim {
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace,
+		Name: pod.Name + "-extended-resources", UID: "extended"}}
 	for _, name := range waiting.Resources(pod) {
 		class := resources.Class(name)
 		if class == nil {
@@ -331,7 +345,8 @@ func (w *wanted) extendedClaim(resources selector.Resources, pod *corev1.Pod) *r
 			continue
 		}
 		if first := resources.Shadows(class); first != nil && waiting.Implicit(name) {
-			w.notes = append(w.notes, fmt.Sprintf("the scheduler may not know %s, because DeviceClass %s has the extendedResourceName %s too; remove it from one of the two",
+			w.notes = append(w.notes, fmt.Sprintf("the scheduler may not know %s, because DeviceClass %s has the "+
+				"extendedResourceName %s too; remove it from one of the two",
 				name, first.Name, selector.Explicit(class)))
 		}
 	}

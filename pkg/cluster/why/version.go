@@ -20,7 +20,8 @@ func (a *Answer) judged(c *Cluster) {
 	a.JudgedBy = schedulerfault.JudgedBy(version)
 	switch {
 	case c.ServerVersionError != nil:
-		a.note("the API server's version could not be read (%v), so known faults of its scheduler were not considered", c.ServerVersionError)
+		a.note("the API server's version could not be read (%v), so known faults of its scheduler were not considered",
+			c.ServerVersionError)
 	case c.ServerVersion == "": // No cluster.
 	case err != nil:
 		a.note("%v, so known faults of the scheduler were not considered", err)

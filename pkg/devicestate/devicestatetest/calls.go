@@ -101,9 +101,9 @@ func (m *callMatrix) run() {
 	}
 }
 
-// kinds are codes that the driver handles in different ways. Codes in vanished are answers of every query, because a thing
-// can vanish between its listing and the query. Codes in lacks mean that a GPU does not have the thing; if the answer lasts,
-// it is true.
+// kinds are codes that the driver handles in different ways. Codes in vanished are answers of every query, because a
+// thing can vanish between its listing and the query. Codes in lacks mean that a GPU does not have the thing; if the
+// answer lasts, it is true.
 var (
 	kinds = slices.Concat(vanished, []nvml.Code{
 		nvml.NotSupported, nvml.DriverNotLoaded, nvml.GPUIsLost, nvml.InUse, nvml.InsufficientResources, nvml.Unknown,
@@ -183,7 +183,8 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 		e.Claim("other", fmt.Sprintf("%d 1g.10gb 0", simulatedGPUs-1))
 		InTime(e, "a claim of a partition", func() error {
 			_, err := p.Prepare(context.Background(), e.Claims["other"])
-			if claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(fmt.Sprint(err), "nvmlInit has not answered") {
+			if claimerror.KindOf(err) != claimerror.Transient ||
+				!strings.Contains(fmt.Sprint(err), "nvmlInit has not answered") {
 				return fmt.Errorf("refused with %w", err)
 			}
 			return nil

@@ -59,7 +59,8 @@ func (c *check) problem(format string, args ...any) {
 
 // files checks records, specs and the files of steps.
 func (c *check) files(plans []plan.Plan) {
-	if got, err := os.ReadFile(filepath.Join(c.CDI, External)); !c.noExternal && (err != nil || string(got) != ExternalText) {
+	if got, err := os.ReadFile(filepath.Join(c.CDI, External)); !c.noExternal &&
+		(err != nil || string(got) != ExternalText) {
 		c.problem("another driver's spec was touched: %q, %v", got, err)
 	}
 	for _, f := range c.Unfinished() {
@@ -92,7 +93,8 @@ func (c *check) files(plans []plan.Plan) {
 	}
 	// Lock files, the quarantine and the settings of GPUs may stay.
 	for _, f := range c.list(c.StateDir) {
-		stays := strings.HasPrefix(f, "locks/") || strings.HasPrefix(f, "records/quarantine/") || strings.HasPrefix(f, "gpus/")
+		stays := strings.HasPrefix(f, "locks/") || strings.HasPrefix(f, "records/quarantine/") ||
+			strings.HasPrefix(f, "gpus/")
 		if len(c.prepared) == 0 && !stays {
 			c.problem("left over: %s", f)
 		}
@@ -170,7 +172,9 @@ func (c *check) partitions(p *Process, plans []plan.Plan) {
 				delete(external, uuid)
 			case owned[at] == uuid:
 				delete(owned, at)
-			case slices.ContainsFunc(stuck[g.Address], func(p gpu.Partition) bool { return p.Placement.Start == i.Start }):
+			case slices.ContainsFunc(stuck[g.Address], func(p gpu.Partition) bool {
+				return p.Placement.Start == i.Start
+			}):
 			default:
 				c.problem("leaked: %s, %s (%d compute instances)", at, uuid, len(i.Computes))
 			}
@@ -210,7 +214,8 @@ func (c *check) shares(plans []plan.Plan) {
 				exclusive[d.PCIAddress] = exclusive[d.PCIAddress] || d.Kind == gpu.KindGPU
 				daemon, own := c.Sim.daemons[d.Name].MemoryLimit, d.Sharing.MemoryLimit
 				if d.Partial() && (own == nil || *own > d.Share.MemoryBytes) {
-					c.problem("claim %s has %d bytes of %s, and its limit is %v", p.Claim, d.Share.MemoryBytes, d.Name, own)
+					c.problem("claim %s has %d bytes of %s, and its limit is %v", p.Claim, d.Share.MemoryBytes, d.Name,
+						own)
 				}
 				if daemon != nil && (own == nil || *daemon < *own) {
 					c.problem("the daemon of %s limits to %d, and claim %s has %v", d.Name, *daemon, p.Claim, own)
@@ -256,7 +261,8 @@ func (e *Env) CheckRestored(p *Process) {
 	e.Must(errors.Join(p.Settings.Reconcile(context.Background())...))
 	for _, g := range e.Sim.State().GPUs {
 		if !g.Lost && (nvml.ComputeMode(g.ComputeMode) == nvml.ComputeExclusiveProcess || g.TimeSlice == 3) {
-			e.T.Fatalf("without claims %s has the compute mode %d and the time slice %d", g.Address, g.ComputeMode, g.TimeSlice)
+			e.T.Fatalf("without claims %s has the compute mode %d and the time slice %d", g.Address, g.ComputeMode,
+				g.TimeSlice)
 		}
 	}
 }

@@ -28,7 +28,8 @@ func ClaimID(uid string) plan.Claim {
 // or "0 1g.10gb 4" (its partition at slice 4).
 func (e *Env) Claim(uid string, devices ...string) *resourceapi.ResourceClaim {
 	id := ClaimID(uid)
-	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, UID: types.UID(uid)}}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name,
+		UID: types.UID(uid)}}
 	e.Allocate(c, devices...)
 	e.Claims[uid] = c
 	return c
@@ -38,7 +39,12 @@ func (e *Env) Allocate(c *resourceapi.ResourceClaim, devices ...string) {
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for i, text := range devices {
 		d := e.device(text)
-		r := resourceapi.DeviceRequestAllocationResult{Request: fmt.Sprintf("r%d", i), Driver: Driver, Pool: Pool, Device: d.Name()}
+		r := resourceapi.DeviceRequestAllocationResult{
+			Request: fmt.Sprintf("r%d", i),
+			Driver:  Driver,
+			Pool:    Pool,
+			Device:  d.Name(),
+		}
 		if d.Kind == gpu.KindMonitor {
 			admin := true
 			r.AdminAccess, r.Pool = &admin, MonitorPool
@@ -93,7 +99,9 @@ func (e *Env) SharedClaim(uid string, gib int, parameters string, devices ...str
 		if gib > 0 {
 			r := &c.Status.Allocation.Devices.Results[i]
 			r.ShareID = new(types.UID(fmt.Sprintf("share-%s-%d", uid, i)))
-			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(fmt.Sprintf("%dGi", gib+i))}
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
+				"memory": resource.MustParse(fmt.Sprintf("%dGi", gib+i)),
+			}
 		}
 	}
 	if parameters != "" {

@@ -63,7 +63,9 @@ func (s Scenario) machine(t *testing.T) *Env {
 }
 
 // begin creates a scenario's machine, and runs the operation in a new process with faults armed.
-func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *Env, p *Process, crashed bool, err error) {
+func (s Scenario) begin(
+	t *testing.T, f *hosttest.Faults, cutsPower bool,
+) (e *Env, p *Process, crashed bool, err error) {
 	e = s.machine(t)
 	if cutsPower {
 		e.Disk = hosttest.NewDisk(e.Dir)
@@ -180,7 +182,8 @@ func RunCrashMatrix(t *testing.T, scenarios []Scenario, kinds []hosttest.Kind, l
 			})
 		}
 	})
-	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second crash in Recover; %d states",
+	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second crash in Recover; "+
+		"%d states",
 		len(scenarios), all.operations, all.singles, all.recoveries, all.states)
 	for _, label := range labels {
 		if !all.met[label] && !testing.Short() { // Some are of recoveries.
@@ -255,7 +258,8 @@ func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kin
 	m.after(s, nil, struck, false)
 }
 
-// after checks one continuation of a machine, unless an earlier run has. Without the machine it creates it from the image.
+// after checks one continuation of a machine, unless an earlier run has. Without the machine it creates it from the
+// image.
 func (m *crashMatrix) after(s Scenario, e *Env, i *image, podWanted bool) {
 	i.env.T.Helper()
 	if !m.isNew(i, fmt.Sprint(podWanted)) {
@@ -300,8 +304,8 @@ func (m *crashMatrix) fillDisk(t *testing.T, s Scenario, at int, crashed *image)
 	}
 }
 
-// crashInRecover crashes after each operation of Recover on a machine after a crash. One Recover shows all these machines:
-// its operations come one after the other, and a crash leaves the machine as it is then.
+// crashInRecover crashes after each operation of Recover on a machine after a crash. One Recover shows all these
+// machines: its operations come one after the other, and a crash leaves the machine as it is then.
 func (m *crashMatrix) crashInRecover(t *testing.T, s Scenario, crashed *image) {
 	if !m.isNew(crashed, "crash in Recover") {
 		return

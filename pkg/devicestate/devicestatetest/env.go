@@ -73,8 +73,8 @@ type Env struct {
 // New creates a machine with four GPUs.
 func New(t testing.TB) *Env {
 	t.Helper()
-	// The tests run in a box, whose temporary files are in memory: a crashed process needs no sync, and the crash matrix has
-	// thousands.
+	// The tests run in a box, whose temporary files are in memory: a crashed process needs no sync, and the crash
+	// matrix has thousands.
 	dir, err := os.MkdirTemp("", "devicestate-")
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +98,13 @@ func Attach(t testing.TB, dir string) *Env {
 	}
 	e.Snapshot.Driver.Version = "580.126.09"
 	for i := range 4 {
-		e.Snapshot.GPUs = append(e.Snapshot.GPUs, gpu.GPU{PCIAddress: Address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
-			Interconnect: gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}})
+		e.Snapshot.GPUs = append(e.Snapshot.GPUs, gpu.GPU{
+			PCIAddress:   Address(i),
+			UUID:         fmt.Sprintf("GPU-%d", i),
+			Index:        i,
+			Minor:        i,
+			Interconnect: gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}},
+		})
 	}
 	return e
 }
@@ -253,8 +258,16 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	h := host.New(host.Options{BootIDFile: e.BootFile, Now: now, FaultHook: hook, ReadFile: e.ReadFile})
 	p := &Process{Host: h}
 	o := devicestate.Options{
-		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, e.Mounted(), Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
-		Scans: Scans(func() gpu.Snapshot { return e.Snapshot }), Edits: edits{e}, Kernel: e.numbers, Planner: planWithSteps,
+		Host:          h,
+		Dir:           e.StateDir,
+		Specs:         store.New(h, e.CDI, e.Mounted(), Driver),
+		Driver:        Driver,
+		Pool:          Pool,
+		MonitorPool:   MonitorPool,
+		Scans:         Scans(func() gpu.Snapshot { return e.Snapshot }),
+		Edits:         edits{e},
+		Kernel:        e.numbers,
+		Planner:       planWithSteps,
 		Executors:     map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		DevicePlugins: DevicePlugins(nil),
 		Sharing:       sharing.Node{},

@@ -84,8 +84,8 @@ func (e edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, erro
 	return c, nil
 }
 
-// kernel returns a GPU's minor number and its GPU instances, as the kernel has them now. Without simulator it has all GPUs:
-// those outside of the Snapshot cannot be read by scans.
+// kernel returns a GPU's minor number and its GPU instances, as the kernel has them now. Without simulator it has all
+// GPUs: those outside of the Snapshot cannot be read by scans.
 func (e *Env) kernel(d plan.Device) (minor int, instances map[int]bool, err error) {
 	if e.Sim == nil {
 		if g, ok := e.Snapshot.ByAddress(d.PCIAddress); ok {

@@ -34,7 +34,12 @@ type Random struct {
 }
 
 func NewRandom(e *Env) *Random {
-	return &Random{Env: e, Rand: rand.New(rand.NewPCG(seedtest.Base(e.T), 0)), Prepared: map[string]int{}, Damaged: map[string]bool{}}
+	return &Random{
+		Env:      e,
+		Rand:     rand.New(rand.NewPCG(seedtest.Base(e.T), 0)),
+		Prepared: map[string]int{},
+		Damaged:  map[string]bool{},
+	}
 }
 
 // Run makes random moves and checks the invariants after each. If the test fails, it logs the last moves.

@@ -116,7 +116,13 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
 	o.LimitHook, o.LimitRequests = "/memory-limit-hook", "/memory-limits"
 	root := s.env.Dir
-	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root, Cgroups: root})
+	scanner := inventory.New(inventory.Options{
+		Library:  nvmlfake.New(s.machine),
+		ProcRoot: root,
+		SysRoot:  root,
+		DevRoot:  root,
+		Cgroups:  root,
+	})
 	var scanning sync.Mutex // GPUs are prepared concurrently, and scanned one at a time.
 	o.Scans = Scans(func() gpu.Snapshot {
 		scanning.Lock()
@@ -178,7 +184,9 @@ func (s *Simulator) GPU(n int) gpu.GPU {
 // listed reports whether the kernel driver has a GPU.
 func (s *Simulator) listed(address string) bool {
 	now := s.State()
-	return now.DriverLoaded && slices.ContainsFunc(now.GPUs, func(g engine.GPU) bool { return g.Address == address && !g.OffBus })
+	return now.DriverLoaded && slices.ContainsFunc(now.GPUs, func(g engine.GPU) bool {
+		return g.Address == address && !g.OffBus
+	})
 }
 
 // present returns the GPU with a UUID, or nil if it is lost.

@@ -37,8 +37,14 @@ var Advices = []State{
 	{Name: RisingErrors, Cause: "the GPU corrected 10 or more memory errors within an hour",
 		Remedy:   "watch the GPU (nvidia-smi -q -d ECC -i ADDRESS); run NVIDIA's field diagnostic if it continues",
 		Commands: []string{"nvidia-smi -q -d ECC -i ADDRESS"}, Usable: true},
-	{Name: SlowClocks, Cause: "heat or power has reduced the GPU's clocks for more than five minutes",
-		Remedy: "check the cooling and the power supply of the node (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i ADDRESS)", Commands: []string{"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i ADDRESS"}, Usable: true},
+	{
+		Name:  SlowClocks,
+		Cause: "heat or power has reduced the GPU's clocks for more than five minutes",
+		Remedy: "check the cooling and the power supply of the node (nvidia-smi -q -d " +
+			"PERFORMANCE,POWER,TEMPERATURE -i ADDRESS)",
+		Commands: []string{"nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i ADDRESS"},
+		Usable:   true,
+	},
 	{Name: FewLanes, Cause: "the busy GPU uses fewer PCIe lanes than it has",
 		Remedy:   "check the board's seat and the riser (nvidia-smi -q -i ADDRESS shows the link)",
 		Commands: []string{"nvidia-smi -q -i ADDRESS"}, Usable: true},

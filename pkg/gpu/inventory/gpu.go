@@ -171,7 +171,8 @@ func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
 		err = fmt.Errorf("%d is not a minor number", g.Minor)
 	}
 	if nvml.Unavailable(err) {
-		err = fmt.Errorf("%w: the GPU has no device node /dev/nvidia<minor>, as in WSL, which this driver does not support", err)
+		err = fmt.Errorf("%w: the GPU has no device node /dev/nvidia<minor>, as in WSL, which this driver does not "+
+			"support", err)
 	}
 	r.require("the minor number", err)
 }

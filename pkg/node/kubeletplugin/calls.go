@@ -55,7 +55,9 @@ func newCalls(m *metrics.Metrics, publish notify.Trigger) *calls {
 }
 
 // intercept is a gRPC interceptor for the DRA service and the registration service.
-func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+func (c *calls) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped a call of the kubelet",

@@ -62,8 +62,8 @@ func CheckHook(ctx context.Context, dataDir string, node *driverroot.Root) error
 	var fs unix.Statfs_t
 	if unix.Statfs(dataDir, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {
 		failure.Cause = fmt.Errorf("%s is on a file system that is mounted with noexec: %w", dataDir, err)
-		failure.Remedy = "containers with a GPU cannot start on this node: mount it without noexec, or give the kubelet's plugins another directory " +
-			"(chart value kubeletPlugin.kubeletPluginsDirectoryPath)"
+		failure.Remedy = "containers with a GPU cannot start on this node: mount it without noexec, or give the " +
+			"kubelet's plugins another directory (chart value kubeletPlugin.kubeletPluginsDirectoryPath)"
 	}
 	return failure
 }

@@ -138,7 +138,9 @@ const (
 	healthInterval = 10 * time.Second
 )
 
-func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
+func New(
+	engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options,
+) *Plugin {
 	claims := lookup{o.Client.ResourceV1()}
 	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(fatal, 1)}
 	p.publisher = publishing.New(node, publishing.Options{

@@ -62,7 +62,8 @@ type recovery struct {
 }
 
 func newRecovery(
-	engine *devicestate.Engine, claims devicestate.Claims, e *reporting.Events, m *metrics.Metrics, c *changes, f fatal, o Options,
+	engine *devicestate.Engine, claims devicestate.Claims, e *reporting.Events, m *metrics.Metrics, c *changes, f fatal,
+	o Options,
 ) *recovery {
 	return &recovery{
 		engine: engine, claims: claims, metrics: m, events: e, changes: c, fatal: f, settings: o.Settings,

@@ -88,7 +88,9 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, lat
 }
 
 // PrepareResourceClaims prepares the claims of a call concurrently. Each claim has its own result.
-func (s *service) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]draplugin.PrepareResult, error) {
+func (s *service) PrepareResourceClaims(
+	ctx context.Context, claims []*resourceapi.ResourceClaim,
+) (map[types.UID]draplugin.PrepareResult, error) {
 	return inParallel(claims, func(c *resourceapi.ResourceClaim) (types.UID, draplugin.PrepareResult) {
 		devices, err := s.prepare(ctx, c)
 		return c.UID, draplugin.PrepareResult{Devices: devices, Err: forKubelet(err)}
@@ -96,7 +98,9 @@ func (s *service) PrepareResourceClaims(ctx context.Context, claims []*resourcea
 }
 
 // UnprepareResourceClaims unprepares the claims of a call concurrently.
-func (s *service) UnprepareResourceClaims(ctx context.Context, claims []draplugin.NamespacedObject) (map[types.UID]error, error) {
+func (s *service) UnprepareResourceClaims(
+	ctx context.Context, claims []draplugin.NamespacedObject,
+) (map[types.UID]error, error) {
 	return inParallel(claims, func(c draplugin.NamespacedObject) (types.UID, error) {
 		return c.UID, forKubelet(s.unprepare(ctx, plan.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}))
 	}), nil
@@ -134,7 +138,9 @@ func (e claimFailure) Error() string {
 
 func (e claimFailure) Unwrap() error { return e.error }
 
-func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (devices []draplugin.Device, err error) {
+func (s *service) prepare(
+	ctx context.Context, claim *resourceapi.ResourceClaim,
+) (devices []draplugin.Device, err error) {
 	began := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(claim), "claimUID", claim.UID)
 	defer func() {
@@ -215,7 +221,9 @@ func (s *service) unprepare(ctx context.Context, claim plan.Claim) (err error) {
 }
 
 // end logs and counts the failure of one claim. It turns a panic into an error, so that other claims are not affected.
-func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim string, began time.Time, panicked any, err error) error {
+func (s *service) end(
+	ctx context.Context, logger klog.Logger, operation, claim string, began time.Time, panicked any, err error,
+) error {
 	if panicked != nil {
 		logger.Error(nil, "A bug of the driver stopped work on a claim",
 			"operation", operation, "panic", panicked, "stack", string(debug.Stack()))

@@ -73,10 +73,12 @@ func otherDriver(ctx context.Context, registrarDir, driver string) string {
 // errOther is the error for another driver's socket.
 func (p *Plugin) errOther(socket string) error {
 	return &claimerror.Error{
-		Reason: claimerror.DeviceInUse, Attempt: "serve the kubelet",
-		Cause: fmt.Errorf("another DRA driver is registered as %s, by %s: both would publish the node's GPUs, and get each other's claims", p.o.Driver, socket),
-		Remedy: "remove the other driver from the node, such as NVIDIA's, which the GPU operator installs for a GPUCluster; or keep this one off the node " +
-			"(chart value kubeletPlugin.nodeSelector)",
+		Reason:  claimerror.DeviceInUse,
+		Attempt: "serve the kubelet",
+		Cause: fmt.Errorf("another DRA driver is registered as %s, by %s: both would publish the node's GPUs, and "+
+			"get each other's claims", p.o.Driver, socket),
+		Remedy: "remove the other driver from the node, such as NVIDIA's, which the GPU operator installs for a " +
+			"GPUCluster; or keep this one off the node (chart value kubeletPlugin.nodeSelector)",
 	}
 }
 
@@ -165,7 +167,9 @@ func serveHealth(port int, socket, registrar string, registered *atomic.Bool) (s
 }
 
 // Check implements the health service. It ignores the service name.
-func (h *healthcheck) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+func (h *healthcheck) Check(
+	ctx context.Context, _ *healthpb.HealthCheckRequest,
+) (*healthpb.HealthCheckResponse, error) {
 	answer := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
 	if !h.registered.Load() {
 		return answer, nil

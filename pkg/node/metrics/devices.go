@@ -26,7 +26,8 @@ func deviceEntry(name, kind, help string, more ...string) metric.Entry {
 // The metrics of boards and partitions, of boards only, and of claims.
 var (
 	deviceUtilization = deviceEntry("utilization_ratio", "gauge",
-		"Part of the time in which a kernel ran on the device. Absent for a partition of a GPU before Hopper, which cannot measure it.")
+		"Part of the time in which a kernel ran on the device. Absent for a partition of a GPU before Hopper, which "+
+			"cannot measure it.")
 	deviceSM = deviceEntry("sm_active_ratio", "gauge",
 		"Part of the device's multiprocessors in use, on average. From Hopper on.")
 	deviceTensor = deviceEntry("tensor_active_ratio", "gauge",
@@ -57,13 +58,18 @@ var (
 
 	claimLabels      = []string{"namespace", "pod", "claim", "request", "device", "uuid", "model", "node"}
 	claimUtilization = metric.New("gpu_dra_claim_utilization_ratio", "gauge", claimLabels,
-		"Part of the time in which a kernel ran on a claim's device. For a share of a device with other shares: the part of the device that the claim's processes use. Absent where it cannot be measured: for partitions before Hopper, for shares of a partition with other shares, and for such shares of a GPU without metadata files.")
+		"Part of the time in which a kernel ran on a claim's device. For a share of a device with other shares: the "+
+			"part of the device that the claim's processes use. Absent where it cannot be measured: for partitions "+
+			"before Hopper, for shares of a partition with other shares, and for such shares of a GPU without "+
+			"metadata files.")
 	claimMemoryUsed = metric.New("gpu_dra_claim_memory_used_bytes", "gauge", claimLabels,
-		"Memory that processes use on a claim's device. For a share of a device with other shares: the memory of the claim's processes. Absent for such shares without metadata files.")
+		"Memory that processes use on a claim's device. For a share of a device with other shares: the memory of the "+
+			"claim's processes. Absent for such shares without metadata files.")
 	claimMemoryGranted = metric.New("gpu_dra_claim_memory_granted_bytes", "gauge", claimLabels,
 		"Memory of a claim's device, or of its share of one.")
 	lastSample = metric.New("gpu_dra_last_sample_timestamp_seconds", "gauge", nil,
-		"Unix time of the last measurement of GPUs. 0 while none are measured: no claim is prepared, or NVML does not answer.")
+		"Unix time of the last measurement of GPUs. 0 while none are measured: no claim is prepared, or NVML does "+
+			"not answer.")
 )
 
 // deviceCatalogue lists the metrics of measurements.

@@ -40,7 +40,8 @@ const (
 )
 
 // durationBuckets are in seconds. A whole GPU takes about a millisecond, a MIG partition about a second.
-var durationBuckets = []float64{.0005, .001, .002, .003, .005, .0075, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+var durationBuckets = []float64{.0005, .001, .002, .003, .005, .0075, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
+	30}
 
 // Options hold the values of the common labels.
 type Options struct {
@@ -52,7 +53,8 @@ type Metrics struct {
 	driver, node string
 	registry     *prometheus.Registry
 
-	requests, prepareErrors, unprepareErrors, publishErrors, recoveries, backgroundErrors, xidErrors *prometheus.CounterVec
+	requests, prepareErrors, unprepareErrors, publishErrors *prometheus.CounterVec
+	recoveries, backgroundErrors, xidErrors                 *prometheus.CounterVec
 
 	duration                *prometheus.HistogramVec
 	lastPublish, pluginGPUs prometheus.Gauge
@@ -260,7 +262,8 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 				}
 			}
 			for _, u := range with {
-				claimDevice.Send(out, 1, p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request, string(d.Kind),
+				claimDevice.Send(out, 1, p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request,
+					string(d.Kind),
 					d.Name, d.ShareID, cmp.Or(d.Partition.UUID, d.UUID), d.UUID)
 			}
 			if u, ok := measured[[2]int{n, i}]; ok {
@@ -287,7 +290,8 @@ func pods(with []User) (out []string) {
 // The plugin's metrics. The reference is generated from Catalogue.
 var (
 	requestsTotal = metric.New("nvidia_dra_requests_total", "counter", []string{"driver", "operation", "result"},
-		"Completed calls of the kubelet. operation is prepare or unprepare; result is success, or error if any claim of the call failed.")
+		"Completed calls of the kubelet. operation is prepare or unprepare; result is success, or error if any claim "+
+			"of the call failed.")
 	requestDuration = metric.New("nvidia_dra_request_duration_seconds", "histogram", []string{"driver", "operation"},
 		"Time from a call of the kubelet to its answer, including the time to read its claims from the API server.")
 	requestsInflight = metric.New("nvidia_dra_requests_inflight", "gauge", []string{"driver", "operation"},
@@ -297,51 +301,67 @@ var (
 	unprepareErrors = metric.New("nvidia_dra_node_unprepare_errors_total", "counter", []string{"driver", "error_type"},
 		"Failed unpreparations of claims, by Event reason.")
 	preparedDevices = metric.New("nvidia_dra_prepared_devices", "gauge", []string{"node", "driver", "device_type"},
-		"Devices of prepared claims, read from their records. A device that several claims share counts once for each claim.")
+		"Devices of prepared claims, read from their records. A device that several claims share counts once for "+
+			"each claim.")
 	claimDevice = metric.New("gpu_dra_claim_device_info", "gauge",
-		[]string{"claim_namespace", "claim", "claim_uid", "pod", "container", "request", "type", "device", "share", "uuid", "gpu_uuid"},
-		"Always 1; the labels are a device of a prepared claim and a container with the claim. An NVLink group has a sample for each GPU. uuid names the GPU or MIG device, gpu_uuid the GPU. pod and container are empty before the container starts, and while the kubelet does not answer.")
+		[]string{"claim_namespace", "claim", "claim_uid", "pod", "container", "request", "type", "device", "share",
+			"uuid", "gpu_uuid"},
+		"Always 1; the labels are a device of a prepared claim and a container with the claim. An NVLink group has a "+
+			"sample for each GPU. uuid names the GPU or MIG device, gpu_uuid the GPU. pod and container are empty "+
+			"before the container starts, and while the kubelet does not answer.")
 	publishedDevices = metric.New("gpu_dra_published_devices", "gauge", []string{"type"},
 		"Devices in the node's ResourceSlices, as last published by this instance.")
 	lastPublish = metric.New("gpu_dra_last_publish_timestamp_seconds", "gauge", nil,
-		"Unix time of this instance's last successful check or update of the ResourceSlices. It is 0 before the first one and while another instance publishes.")
+		"Unix time of this instance's last successful check or update of the ResourceSlices. It is 0 before the "+
+			"first one and while another instance publishes.")
 	publishErrors = metric.New("gpu_dra_publish_errors_total", "counter", []string{"reason"},
-		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it or an admission policy refuses a slice as invalid, and Failed otherwise.")
+		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it or an "+
+			"admission policy refuses a slice as invalid, and Failed otherwise.")
 	refusedDevices = metric.New("gpu_dra_refused_devices", "gauge", []string{"device"},
-		"1 for each device of the node whose present form the API server, an admission policy or a quota refuses. Its last accepted form stays, or it is not published. device is empty for a slice as a whole.")
+		"1 for each device of the node whose present form the API server, an admission policy or a quota refuses. "+
+			"Its last accepted form stays, or it is not published. device is empty for a slice as a whole.")
 	quarantinedRecords = metric.New("gpu_dra_quarantined_records", "gauge", nil,
 		"Files of unreadable records that were moved to quarantine for inspection.")
 	recoveries = metric.New("gpu_dra_recoveries_total", "counter", []string{"found", "result"},
-		"Claims recovered after a plugin restart, a node reboot or the deletion of the claim. found is the state of the record, or spec if only a CDI spec was left. result is done or error; errors are retried.")
+		"Claims recovered after a plugin restart, a node reboot or the deletion of the claim. found is the state of "+
+			"the record, or spec if only a CDI spec was left. result is done or error; errors are retried.")
 	backgroundErrors = metric.New("gpu_dra_background_errors_total", "counter", []string{"reason"},
 		"Background errors, by Event reason.")
 	xidErrors = metric.New("gpu_dra_xid_errors_total", "counter", []string{"uuid", "xid"},
 		"XIDs of a GPU while a claim was prepared on it. xid is other for those that are not in NVIDIA's catalogue.")
 	gpuInfo = metric.New("gpu_dra_gpu_info", "gauge", []string{"node", "device", "uuid", "model"},
-		"Always 1; the labels are the names of a GPU, also of one that cannot be read. A query adds them to metrics that have only the uuid.")
+		"Always 1; the labels are the names of a GPU, also of one that cannot be read. A query adds them to metrics "+
+			"that have only the uuid.")
 	deviceHealth = metric.New("gpu_dra_device_health", "gauge", []string{"uuid", "state"},
-		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or unreadable. Absent before the first scan.")
+		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or "+
+			"unreadable. Absent before the first scan.")
 	driverLoaded = metric.New("gpu_dra_nvidia_driver_loaded", "gauge", nil,
-		"1 if the last scan found NVIDIA's driver; 0 if none is loaded, or it has not answered since the plugin's start.")
+		"1 if the last scan found NVIDIA's driver; 0 if none is loaded, or it has not answered since the "+
+			"plugin's start.")
 	recoveryAction = metric.New("gpu_dra_device_recovery_action", "gauge", []string{"uuid"},
-		"NVML's number of the driver's recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX domain, 6 bus reset, 7 system reboot. Absent with drivers before R570.")
+		"NVML's number of the driver's recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 "+
+			"IMEX domain, 6 bus reset, 7 system reboot. Absent with drivers before R570.")
 	eccErrors = metric.New("gpu_dra_device_ecc_errors_total", "counter", []string{"uuid", "type"},
 		"Errors of the GPU's memory since the driver was loaded. type is corrected or uncorrected. Absent without ECC.")
 	remappedRows = metric.New("gpu_dra_device_remapped_rows", "gauge", []string{"uuid", "cause"},
-		"Replaced rows of the GPU's memory, by the errors that caused it: corrected or uncorrected. Absent in MIG mode.")
+		"Replaced rows of the GPU's memory, by the errors that caused it: corrected or uncorrected. Absent in "+
+			"MIG mode.")
 	devicePluginGPUs = metric.New("gpu_dra_device_plugin_gpus", "gauge", nil,
 		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims.")
 	stuckPartitions = metric.New("gpu_dra_stuck_partitions", "gauge", nil,
 		"MIG partitions of ended claims that NVML does not destroy. New claims cannot get their place.")
 	migHolders = metric.New("gpu_dra_mig_mode_holders", "gauge", []string{"uuid", "program"},
-		"1 for each idle GPU whose MIG mode cannot be switched on, because a program has the GPU open. Its partitions are unavailable to new claims.")
+		"1 for each idle GPU whose MIG mode cannot be switched on, because a program has the GPU open. Its "+
+			"partitions are unavailable to new claims.")
 )
 
 // Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []metric.Entry {
 	return metric.Sorted(slices.Concat(recordMetrics, deviceCatalogue(), usage.Metrics, []metric.Entry{
-		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices, refusedDevices, lastPublish,
-		publishErrors, recoveries, backgroundErrors, xidErrors, gpuInfo, deviceHealth, driverLoaded, recoveryAction, eccErrors, remappedRows,
+		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, publishedDevices,
+		refusedDevices, lastPublish,
+		publishErrors, recoveries, backgroundErrors, xidErrors, gpuInfo, deviceHealth, driverLoaded, recoveryAction,
+		eccErrors, remappedRows,
 		devicePluginGPUs, stuckPartitions, migHolders, metric.BuildInfo,
 	})...)
 }

@@ -60,8 +60,10 @@ func FromBoard(name, driver, node string) (Template, error) {
 	})
 	out := Template{Assumptions: []string{
 		"the board is as the simulator of this driver has it, with the NVIDIA driver " + s.Driver.Version,
-		"the new node publishes all partitions and groups, as with publish: [], or by default once objects ask for them",
-		"there are no settings for sharing, MPS is on, MIG modes change without a reset of the GPU only, and Kubernetes has all features of 1.36",
+		"the new node publishes all partitions and groups, as with publish: [], or by default once objects ask " +
+			"for them",
+		"there are no settings for sharing, MPS is on, MIG modes change without a reset of the GPU only, and " +
+			"Kubernetes has all features of 1.36",
 		"UUIDs are placeholders made of PCI addresses",
 	}}
 	count := map[string]int64{}

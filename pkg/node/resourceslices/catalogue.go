@@ -140,11 +140,26 @@ var (
 )
 
 var attributes = []attribute{
-	{Entry{Name: "type", Type: "string", Devices: allKinds, Always: allKinds, Source: "the driver",
-		Meaning: "The kind of device: gpu (a whole GPU), mig (a MIG partition that exists or is created for its claim), nvlink-group (several GPUs with NVLink between every two) or monitor (a GPU to monitor with admin access)."},
+	{Entry{
+		Name:    "type",
+		Type:    "string",
+		Devices: allKinds,
+		Always:  allKinds,
+		Source:  "the driver",
+		Meaning: "The kind of device: gpu (a whole GPU), mig (a MIG partition that exists or is created for its " +
+			"claim), nvlink-group (several GPUs with NVLink between every two) or monitor (a GPU to monitor with " +
+			"admin access).",
+	},
 		text(func(s attributeSource) string { return string(s.device.Kind) })},
-	{Entry{Name: "uuid", Type: "string", Devices: ofOneGPU, Always: gpuOrMonitor, Source: "nvmlDeviceGetUUID",
-		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It identifies the board, not the slot. A mig device has the UUID of its partition if an administrator created it, and none before it is created for a claim."},
+	{Entry{
+		Name:    "uuid",
+		Type:    "string",
+		Devices: ofOneGPU,
+		Always:  gpuOrMonitor,
+		Source:  "nvmlDeviceGetUUID",
+		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It identifies the board, not the slot. A mig device has " +
+			"the UUID of its partition if an administrator created it, and none before it is created for a claim.",
+	},
 		text(func(s attributeSource) string { return s.uuid })},
 	{Entry{Name: "parentUUID", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetUUID",
 		Meaning: "The UUID of the partition's GPU."},
@@ -153,8 +168,15 @@ var attributes = []attribute{
 		Source:  "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s attributeSource) string { return s.device.Profile })},
-	{Entry{Name: "productName", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetName",
-		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3. A mig device has its GPU's model; a group has the common model of its GPUs."},
+	{Entry{
+		Name:    "productName",
+		Type:    "string",
+		Devices: allKinds,
+		Always:  allKinds,
+		Source:  "nvmlDeviceGetName",
+		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3. A mig device has its GPU's model; " +
+			"a group has the common model of its GPUs.",
+	},
 		text(func(s attributeSource) string { return s.gpu.ProductName })},
 	{Entry{Name: "brand", Type: "string", Devices: allKinds, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Missing if the driver reports none."},
@@ -186,9 +208,14 @@ var attributes = []attribute{
 		Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
 		text(func(s attributeSource) string { return s.gpu.PCIAddress })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: allKinds,
+	{Entry{
+		Name:    string(deviceattribute.StandardDeviceAttributePCIeRoot),
+		Type:    "string",
+		Devices: allKinds,
 		Source:  "sysfs",
-		Meaning: "The PCIe root complex, such as pci0000:15. It is equal for a GPU and a network card that are near each other. A group has one if its GPUs share it."},
+		Meaning: "The PCIe root complex, such as pci0000:15. It is equal for a GPU and a network card that are near " +
+			"each other. A group has one if its GPUs share it.",
+	},
 		text(func(s attributeSource) string { return s.gpu.PCIeRoot })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds,
 		Source:  "sysfs",
@@ -201,23 +228,47 @@ var attributes = []attribute{
 		Source:  "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU supports MIG, in whichever mode it is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: string(wire.MIGLayoutAttribute), Type: "string", Devices: gpuOnly,
+	{Entry{
+		Name:    string(wire.MIGLayoutAttribute),
+		Type:    "string",
+		Devices: gpuOnly,
 		Source:  "the driver and the node's settings",
-		Meaning: "A hash of the partitions that the node publishes of the GPU, now or once an object asks for them. Until then one node with the same value publishes a placement of each profile. Missing for a GPU that the node does not partition. Do not select by it: versions of the driver can change it."},
+		Meaning: "A hash of the partitions that the node publishes of the GPU, now or once an object asks for them. " +
+			"Until then one node with the same value publishes a placement of each profile. Missing for a GPU that " +
+			"the node does not partition. Do not select by it: versions of the driver can change it.",
+	},
 		text(func(s attributeSource) string { return s.migLayout })},
-	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor,
+	{Entry{
+		Name:    "mpsCapable",
+		Type:    "bool",
+		Devices: gpuOrMonitor,
+		Always:  gpuOrMonitor,
 		Source:  "compute capability and brand",
-		Meaning: "Whether MPS can limit the memory and SMs of its clients: from compute capability 7.0 on, except in vGPU guests."},
+		Meaning: "Whether MPS can limit the memory and SMs of its clients: from compute capability 7.0 on, except in " +
+			"vGPU guests.",
+	},
 		boolean(func(s attributeSource) bool { return s.gpu.MPSCapable })},
-	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup,
+	{Entry{
+		Name:    "nvlinkGroup",
+		Type:    "string",
+		Devices: gpuOrGroup,
 		Source:  "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
-		Meaning: "The group of GPUs with NVLink between every two, through switches or directly. Use it in matchAttribute. Missing for a GPU without such peers."},
+		Meaning: "The group of GPUs with NVLink between every two, through switches or directly. Use it in " +
+			"matchAttribute. Missing for a GPU without such peers.",
+	},
 		text(func(s attributeSource) string { return s.group })},
 	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, LeftOut: 7, Source: "nvmlDeviceGetNvLinkState",
 		Meaning: "The number of its NVLinks that are up. Missing for a GPU in no NVLink group."},
 		number(func(s attributeSource) (int, bool) { return len(s.gpu.Links), s.group != "" })},
-	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, LeftOut: 1, Source: "nvmlDeviceGetNvLinkVersion",
-		Meaning: "The NVLink generation as NVML numbers it. Missing if NVML does not report it, and for a GPU in no NVLink group."},
+	{Entry{
+		Name:    "nvlinkVersion",
+		Type:    "int",
+		Devices: gpuOnly,
+		LeftOut: 1,
+		Source:  "nvmlDeviceGetNvLinkVersion",
+		Meaning: "The NVLink generation as NVML numbers it. Missing if NVML does not report it, and for a GPU in no " +
+			"NVLink group.",
+	},
 		number(func(s attributeSource) (int, bool) {
 			newest := 0
 			for _, l := range s.gpu.Links {
@@ -225,16 +276,28 @@ var attributes = []attribute{
 			}
 			return newest, s.group != "" && newest != 0
 		})},
-	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
-		Meaning: "The GPU's NVLink fabric, equal on every node of the fabric. Missing if the fabric ends at the node's own board or the GPU is not registered."},
+	{Entry{
+		Name:    "fabricClusterUUID",
+		Type:    "string",
+		Devices: gpuOrGroup,
+		Source:  "nvmlDeviceGetGpuFabricInfoV",
+		Meaning: "The GPU's NVLink fabric, equal on every node of the fabric. Missing if the fabric ends at the " +
+			"node's own board or the GPU is not registered.",
+	},
 		text(func(s attributeSource) string {
 			if s.gpu.Fabric.State != gpu.FabricReady {
 				return ""
 			}
 			return s.gpu.Fabric.ClusterUUID
 		})},
-	{Entry{Name: "cliqueID", Type: "int", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
-		Meaning: "The part of the fabric whose GPUs reach each other, across nodes too. Missing if fabricClusterUUID is missing."},
+	{Entry{
+		Name:    "cliqueID",
+		Type:    "int",
+		Devices: gpuOrGroup,
+		Source:  "nvmlDeviceGetGpuFabricInfoV",
+		Meaning: "The part of the fabric whose GPUs reach each other, across nodes too. Missing if fabricClusterUUID " +
+			"is missing.",
+	},
 		number(func(s attributeSource) (int, bool) {
 			return s.gpu.Fabric.CliqueID, s.gpu.Fabric.State == gpu.FabricReady && s.gpu.Fabric.ClusterUUID != ""
 		})},
@@ -243,9 +306,16 @@ var attributes = []attribute{
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
-	{Entry{Name: "isolation", Type: "string", Devices: ofOneGPU, Always: ofOneGPU,
+	{Entry{
+		Name:    "isolation",
+		Type:    "string",
+		Devices: ofOneGPU,
+		Always:  ofOneGPU,
 		Source:  "the driver and the node's settings",
-		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns; only memoryLimit can limit them) or hardware (the device is not shared). A monitor device has none."},
+		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), " +
+			"time-slicing (shares take turns; only memoryLimit can limit them) or hardware (the device is not " +
+			"shared). A monitor device has none.",
+	},
 		text(func(s attributeSource) string {
 			switch {
 			case s.device.Kind == gpu.KindMonitor:
@@ -255,43 +325,70 @@ var attributes = []attribute{
 			}
 			return sharing.Of(s.offer.Strategy).Isolation
 		})},
-	{Entry{Name: string(shareIsolation), Type: "string", Devices: gpuOrMIG,
+	{Entry{
+		Name:    string(shareIsolation),
+		Type:    "string",
+		Devices: gpuOrMIG,
 		Source:  "the driver and the node's settings",
-		Meaning: "The value of isolation once claims can share the device. Missing if they can now, and if they never can. The node shares it once an object asks for shares."},
+		Meaning: "The value of isolation once claims can share the device. Missing if they can now, and if they " +
+			"never can. The node shares it once an object asks for shares.",
+	},
 		text(func(s attributeSource) string {
 			if s.later == nil {
 				return ""
 			}
 			return sharing.Of(s.later.Strategy).Isolation
 		})},
-	{Entry{Name: string(maxShares), Type: "int", Devices: gpuOrMIG,
+	{Entry{
+		Name:    string(maxShares),
+		Type:    "int",
+		Devices: gpuOrMIG,
 		Source:  "CUDA MPS documentation, the node's settings",
-		Meaning: "The capacity shares once claims can share the device. Missing if they can now, and if they never can."},
+		Meaning: "The capacity shares once claims can share the device. Missing if they can now, and if they " +
+			"never can.",
+	},
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			if s.later == nil {
 				return nil, ""
 			}
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.later.MaxShares))}, ""
 		}},
-	{Entry{Name: "memoryLimit", Type: "string", Devices: gpuOnly,
+	{Entry{
+		Name:    "memoryLimit",
+		Type:    "string",
+		Devices: gpuOnly,
 		Source:  "nvmlDeviceGetMemoryLimits_v1 and the node's settings",
-		Meaning: "container if the driver limits all processes of a container together to the memory of their share, by any strategy (CUDA 13.4, cgroup v2). Missing otherwise."},
+		Meaning: "container if the driver limits all processes of a container together to the memory of their share, " +
+			"by any strategy (CUDA 13.4, cgroup v2). Missing otherwise.",
+	},
 		text(func(s attributeSource) string {
 			if s.offer == nil && s.later == nil || !s.gpu.MemoryLimits {
 				return ""
 			}
 			return "container"
 		})},
-	{Entry{Name: "renameByDefault", Type: "bool", Devices: gpuOrMIG, Source: "the node's settings",
-		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks -SHARED. Missing otherwise."},
+	{Entry{
+		Name:    "renameByDefault",
+		Type:    "bool",
+		Devices: gpuOrMIG,
+		Source:  "the node's settings",
+		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks " +
+			"-SHARED. Missing otherwise.",
+	},
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			if s.offer == nil || !s.offer.Renamed {
 				return nil, ""
 			}
 			return &resourceapi.DeviceAttribute{BoolValue: new(true)}, ""
 		}},
-	{Entry{Name: "mode", Type: "string", Devices: gpuOrMonitor, Source: "sysfs",
-		Meaning: "The kind of PCI device, for the node's label gpu.mode: compute (a 3D controller) or graphics (a display controller)."},
+	{Entry{
+		Name:    "mode",
+		Type:    "string",
+		Devices: gpuOrMonitor,
+		Source:  "sysfs",
+		Meaning: "The kind of PCI device, for the node's label gpu.mode: compute (a 3D controller) or graphics (a " +
+			"display controller).",
+	},
 		text(func(s attributeSource) string { return modes[s.gpu.Class] })},
 	{Entry{Name: "machine", Type: "string", Devices: gpuOrMonitor, Source: "sysfs",
 		Meaning: "The machine's product name by its firmware, for the node's label gpu.machine."},
@@ -302,9 +399,16 @@ var attributes = []attribute{
 var modes = map[string]string{"0x030200": "compute", "0x030000": "graphics"}
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds,
-		Source:  "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. 0 if NVML does not report it."},
+	{Entry{
+		Name:     "memory",
+		Capacity: true,
+		Type:     "quantity",
+		Devices:  allKinds,
+		Always:   allKinds,
+		Source:   "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's " +
+			"partition, or of all GPUs of a group. 0 if NVML does not report it.",
+	},
 		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
 			if s.device.Kind == gpu.KindMIG {
@@ -322,8 +426,15 @@ var capacities = []capacity{
 					Min: bytes(sharing.MinMemory), Max: bytes(maxBytes), Step: bytes(sharing.Step),
 				}}
 		}},
-	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",
-		Meaning: "The SMs of the device in percent, to be requested by shares. MPS limits a share's processes to its request. Missing if the device is not shared."},
+	{Entry{
+		Name:     "compute",
+		Capacity: true,
+		Type:     "quantity",
+		Devices:  gpuOrMIG,
+		Source:   "the driver",
+		Meaning: "The SMs of the device in percent, to be requested by shares. MPS limits a share's processes to " +
+			"its request. Missing if the device is not shared.",
+	},
 		count(func(s attributeSource) (int, bool) { return 100, s.offer != nil }),
 		func(o sharing.Offer, _ resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)),
@@ -340,9 +451,15 @@ var capacities = []capacity{
 		func(sharing.Offer, resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
-	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG,
-		Source:  "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The number of streaming multiprocessors. Missing for a compute capability that this version does not know."},
+	{Entry{
+		Name:     "multiprocessors",
+		Capacity: true,
+		Type:     "quantity",
+		Devices:  gpuOrMIG,
+		Source:   "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
+		Meaning: "The number of streaming multiprocessors. Missing for a compute capability that this version does " +
+			"not know.",
+	},
 		count(func(s attributeSource) (int, bool) {
 			n := s.gpu.Multiprocessors
 			if s.device.Kind == gpu.KindMIG {

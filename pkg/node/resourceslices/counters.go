@@ -45,7 +45,9 @@ func sliceCounter(i int) string { return fmt.Sprintf("%s%d", sliceCounters, i) }
 // It leaves out engines of external partitions, which are taken even without a claim. It raises totals to the held
 // amounts, because the scheduler allocates nothing from a pool with an overdrawn counter. groups is the number of held
 // groups that draw on the set.
-func (g geometry) counters(of gpu.GPU, entries []deviceEntry, groups int) (*resourceapi.CounterSet, [][]resourceapi.DeviceCounterConsumption) {
+func (g geometry) counters(
+	of gpu.GPU, entries []deviceEntry, groups int,
+) (*resourceapi.CounterSet, [][]resourceapi.DeviceCounterConsumption) {
 	name := wholeName(of.PCIAddress) + "-counter-set"
 	total := g.total(of, entries)
 	held := amounts{}
@@ -227,8 +229,11 @@ func (c nvlinkCounters) consumedBy(g gpuState, e deviceEntry) []resourceapi.Devi
 }
 
 // consumedByGroup returns the consumption of a group: all of its GPUs, which are among the whole ones if it is a pair.
-func (c nvlinkCounters) consumedByGroup(g group, wholes []resourceapi.Device) (out []resourceapi.DeviceCounterConsumption) {
-	all, memory := resourceapi.DeviceCounterConsumption{CounterSet: nvlinkCounterSet, Counters: map[string]resourceapi.Counter{}}, int64(0)
+func (c nvlinkCounters) consumedByGroup(
+	g group, wholes []resourceapi.Device,
+) (out []resourceapi.DeviceCounterConsumption) {
+	all, memory := resourceapi.DeviceCounterConsumption{CounterSet: nvlinkCounterSet,
+		Counters: map[string]resourceapi.Counter{}}, int64(0)
 	for _, m := range g.members {
 		if c.pairs {
 			i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool { return d.Name == m.name() })

@@ -20,7 +20,9 @@ import (
 const UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
 
 // devices returns the whole GPU and its partitions, and their counters if they overlap.
-func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
+func (b *builder) devices(
+	g gpuState, nvlink nvlinkCounters,
+) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
 	if b.o.Counters && g.cut() {
 		groups := 0

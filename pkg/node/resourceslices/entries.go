@@ -157,14 +157,17 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 }
 
 // excludeStuck excludes the devices that overlap stuck partitions, or need their engines.
-func (b *builder) excludeStuck(g gpuState, geometry geometry, whole *deviceEntry, partitions []deviceEntry, stuck []gpu.Partition) {
-	const why = "a partition of an ended claim is in its place, because NVML does not destroy it. The driver tries again; " +
-		"if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node"
+func (b *builder) excludeStuck(
+	g gpuState, geometry geometry, whole *deviceEntry, partitions []deviceEntry, stuck []gpu.Partition,
+) {
+	const why = "a partition of an ended claim is in its place, because NVML does not destroy it. The driver tries " +
+		"again; if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node"
 	whole.exclude(Stuck, why)
 	taken := make([]int, len(geometry.binding))
 	for _, p := range stuck {
-		b.warn(g.name(), Stuck, "the partition %s at slice %d of GPU at %s belongs to an ended claim, and NVML does not destroy it. New claims "+
-			"cannot get its place. The driver tries again; if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node",
+		b.warn(g.name(), Stuck, "the partition %s at slice %d of GPU at %s belongs to an ended claim, and NVML does "+
+			"not destroy it. New claims cannot get its place. The driver tries again; if it persists, stop "+
+			"monitoring agents on the GPU, then reset the GPU or reboot the node",
 			p.Profile, p.Placement.Start, g.gpu.PCIAddress)
 		n := slices.IndexFunc(partitions, func(e deviceEntry) bool { return e.device.Profile == p.Profile })
 		for k, r := range geometry.binding {
@@ -202,7 +205,8 @@ func (b *builder) addExternal(g gpuState, geometry geometry, partitions []device
 				e.place == p.Placement
 		})
 		if n < 0 {
-			b.warn(g.name(), "", "the external MIG partition at slice %d of GPU at %s is not published: its profile is none of this GPU's", p.Placement.Start, g.gpu.PCIAddress)
+			b.warn(g.name(), "", "the external MIG partition at slice %d of GPU at %s is not published: its profile "+
+				"is none of this GPU's", p.Placement.Start, g.gpu.PCIAddress)
 			continue
 		}
 		e := &partitions[n]
@@ -210,12 +214,14 @@ func (b *builder) addExternal(g gpuState, geometry geometry, partitions []device
 			taken[k] += r.Of(e.profile)
 		}
 		if p.Unlisted {
-			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published yet: NVML lists its device only in a new session, "+
-				"once no claim is prepared on the node", p.Profile, p.Placement.Start, g.gpu.PCIAddress)
+			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published yet: NVML "+
+				"lists its device only in a new session, once no claim is prepared on the node", p.Profile,
+				p.Placement.Start, g.gpu.PCIAddress)
 			continue
 		}
 		if len(p.Devices) != 1 {
-			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published: it has %d compute instances instead of one that takes all of it",
+			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published: it has %d "+
+				"compute instances instead of one that takes all of it",
 				p.Profile, p.Placement.Start, g.gpu.PCIAddress, len(p.Devices))
 			continue
 		}

@@ -67,7 +67,8 @@ func (b *builder) groups(gpus []gpuState) []group {
 		}
 	}
 	if n := len(b.nvlinkCounters(out).size); n >= resourceapi.ResourceSliceMaxCountersPerCounterSet {
-		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters for them in a set",
+		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters "+
+			"for them in a set",
 			n, resourceapi.ResourceSliceMaxCountersPerCounterSet-1)
 		out = slices.DeleteFunc(out, func(g group) bool { return !g.held })
 	}
@@ -117,7 +118,9 @@ func sameGPUs(a, b []gpuState) bool {
 // withGroups inserts the devices of NVLink groups among the whole GPUs, as far in front as possible, because the
 // scheduler tries the devices in turn. A group follows one of its GPUs, so that a request for any device gets a GPU,
 // and the groups of its size that come before it in offered. Groups that are unavailable to new claims come last.
-func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counters nvlinkCounters) []resourceapi.Device {
+func (b *builder) withGroups(
+	wholes []resourceapi.Device, groups []group, counters nvlinkCounters,
+) []resourceapi.Device {
 	behind := make([][]resourceapi.Device, len(wholes)+1)
 	last := map[int]int{} // By size.
 	for _, g := range groups {
@@ -131,7 +134,8 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 		b.taintUnmonitored(&d, g.members...)
 		place := len(wholes)
 		if g.state != "" && g.held {
-			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new claims: %s", d.Name, g.why)
+			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new "+
+				"claims: %s", d.Name, g.why)
 		} else if g.state == "" {
 			for _, m := range g.members {
 				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool {

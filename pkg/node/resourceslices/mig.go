@@ -98,18 +98,20 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 		note("GPU at %s is published whole only: its MIG mode is off but changes to on at its next reset")
 		return off
 	case m.Enabled && !m.Pending:
-		note("GPU at %s is published with its existing partitions only: its MIG mode is on but changes to off at its next reset")
+		note("GPU at %s is published with its existing partitions only: its MIG mode is on but changes to off at its " +
+			"next reset")
 		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset",
 			external: true}
 	case m.Enabled && !b.o.Switched[g.gpu.PCIAddress]:
-		note("GPU at %s is published as MIG partitions only: an administrator switched its MIG mode on. Switch it off to publish the whole GPU")
+		note("GPU at %s is published as MIG partitions only: an administrator switched its MIG mode on. Switch it " +
+			"off to publish the whole GPU")
 		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", external: true}
 	case m.Enabled:
 		return mode{external: true}
 	case (m.Switchable || b.o.AllowReset) && b.o.Holders[g.gpu.PCIAddress] != "":
 		why := b.o.Holders[g.gpu.PCIAddress] + " has it open, so its MIG mode cannot be switched on"
-		b.warn(g.name(), InUse, "partitions of GPU at %s are unavailable to new claims: %s. Stop it on this node, or switch the mode on before it starts "+
-			"(nvidia-smi -mig 1)", g.gpu.PCIAddress, why)
+		b.warn(g.name(), InUse, "partitions of GPU at %s are unavailable to new claims: %s. Stop it on this node, or "+
+			"switch the mode on before it starts (nvidia-smi -mig 1)", g.gpu.PCIAddress, why)
 		return mode{partitions: InUse, why: why}
 	case m.Switchable || b.o.AllowReset:
 		return mode{}

@@ -191,7 +191,8 @@ func (g *openGPU) refuseMode() error {
 	}
 	return &executor.Busy{
 		Obstacle: "its MIG mode is on, which this driver did not set",
-		Remedy:   "the kubelet retries; switch the mode off (nvidia-smi -mig 0), or let the driver do so with --adopt-external-mig",
+		Remedy: "the kubelet retries; switch the mode off (nvidia-smi -mig 0), or let the driver do so with " +
+			"--adopt-external-mig",
 	}
 }
 

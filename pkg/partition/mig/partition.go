@@ -76,7 +76,9 @@ func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance,
 
 // addComputeInstance creates the compute instance that takes all of a GPU instance, unless it exists, and notes the MIG
 // device.
-func (x *Executor) addComputeInstance(g *openGPU, i *instance, profile nvml.GPUInstanceProfile, p *plan.Partition) (err error) {
+func (x *Executor) addComputeInstance(
+	g *openGPU, i *instance, profile nvml.GPUInstanceProfile, p *plan.Partition,
+) (err error) {
 	if len(i.computes) == 0 {
 		profiles, listErr := i.ComputeInstanceProfiles()
 		if listErr != nil {

@@ -26,7 +26,8 @@ const StuckSetting = "stuck-partitions"
 // errStuck means that a partition of no process cannot be destroyed.
 var errStuck = errors.New("the partition is stuck")
 
-const stuckRemedy = "the driver retries in the background; if it persists, stop monitoring agents on the GPU, then reset the GPU or reboot the node"
+const stuckRemedy = "the driver retries in the background; if it persists, stop monitoring agents on the GPU, then " +
+	"reset the GPU or reboot the node"
 
 // leaveAfter is the number of failed attempts after which a claim ends without its partition. The kubelet makes each of
 // them, and each retries for Options.Timeout, because an ended process releases the GPU with a delay.

@@ -64,7 +64,12 @@ func (a *Archive) write(name string, data []byte) {
 		return
 	}
 	a.err = a.tar.WriteHeader(&tar.Header{
-		Name: root + "/" + safe(name), Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(data)), ModTime: a.at, Format: tar.FormatPAX,
+		Name:     root + "/" + safe(name),
+		Typeflag: tar.TypeReg,
+		Mode:     0o600,
+		Size:     int64(len(data)),
+		ModTime:  a.at,
+		Format:   tar.FormatPAX,
 	})
 	if a.err == nil {
 		_, a.err = a.tar.Write(data)

@@ -26,7 +26,8 @@ func named(before, after, value string) *regexp.Regexp {
 
 // A rule replaces the second group of a match, and keeps the first.
 var rules = []*regexp.Regexp{
-	regexp.MustCompile(`()(-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----|\z))`),
+	regexp.MustCompile(
+		`()(-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY[A-Z ]*-----|\z))`),
 	// The same in base64: BEGIN, and then PRIVATE or the begin of RSA, DSA, EC, OPENSSH, ENCRYPTED or PGP.
 	regexp.MustCompile(`()(LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BEU0Eg|BFQyB|BPUEVO|BFTkNS|BQR1Ag)[\w+/=-]*)`),
 	regexp.MustCompile(`()(\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)`), // A JSON web token.
@@ -36,7 +37,8 @@ var rules = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(\b(?:set-)?cookie["']?\s*[:=]\s*\[?["']?)([^\s"'\]][^\n"'\]]*)`),
 	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)([\w.~+/=-]{8,})`),
 	// Tokens that their issuers mark.
-	regexp.MustCompile(`()(\b(?:gh[oprsu]_|github_pat_|glpat-|nvapi-|xox[a-z]-|hv[bsr]\.|sk-|npm_|dckr_pat_|AIza|ya29\.)[\w.-]{10,})`),
+	regexp.MustCompile(
+		`()(\b(?:gh[oprsu]_|github_pat_|glpat-|nvapi-|xox[a-z]-|hv[bsr]\.|sk-|npm_|dckr_pat_|AIza|ya29\.)[\w.-]{10,})`),
 	regexp.MustCompile(`()(\b(?:AKIA|ASIA)[A-Z0-9]{16}\b)`),
 	regexp.MustCompile(`()(\b[a-z0-9]{6}\.[a-z0-9]{16}\b)`), // A bootstrap token.
 	// Settings in YAML with a block: all indented lines.
@@ -79,8 +81,10 @@ func RedactText(text []byte) []byte {
 
 // listParameters are the parameters of Kubernetes' own requests.
 var listParameters = []string{
-	"allowWatchBookmarks", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "follow", "force", "labelSelector", "limit",
-	"limitBytes", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "tailLines", "timeout",
+	"allowWatchBookmarks", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "follow", "force",
+	"labelSelector", "limit",
+	"limitBytes", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
+	"tailLines", "timeout",
 	"timeoutSeconds", "timestamps", "watch",
 }
 
@@ -96,7 +100,8 @@ func redactURL(u string) string {
 	authority, _, _ := strings.Cut(rest, "/")
 	_, port, hasPort := strings.Cut(authority, ":")
 	// A password can have a slash: then the text before it has no port.
-	if i := strings.LastIndex(rest, "@"); i >= 0 && (strings.Contains(authority, "@") || hasPort && strings.Trim(port, "0123456789") != "") {
+	if i := strings.LastIndex(rest, "@"); i >= 0 &&
+		(strings.Contains(authority, "@") || hasPort && strings.Trim(port, "0123456789") != "") {
 		if strings.Contains(authority, "@") {
 			i = strings.LastIndex(authority, "@")
 		}
@@ -130,12 +135,16 @@ func redactURL(u string) string {
 }
 
 // variables are the environment variables of the chart and of its programs. The values of others are replaced.
-var variables = regexp.MustCompile(`^(ADOPT_EXTERNAL_MIG|ALLOW_GPU_RESET|AUTO_GROUPS|BOOT_ID_FILE|CDI_ROOT|CERT_SECRET|CLASS_GRACE|DENY_UNSATISFIABLE|` +
-	`DEMAND_CONFIGMAP|DEVICE_METADATA|DEV_ROOT|DRIVER_NAME|(CONTAINER_|NVIDIA_)?DRIVER_ROOT|EXTENDED_RESOURCE_PREFIX|GODEBUG|GOGC|GOMAXPROCS|GOMEMLIMIT|` +
-	`GPU_CLASS|GPU_PRICES|GPU_RESOURCE_NAME|GROUP_CLASSES|HEALTHCHECK_PORT|HEALTH_[A-Z_]+|HTTP_ENDPOINT|KERNEL_LOG|KUBELET_[A-Z_]+|LEASE_NAME|MAX_SERVING_NODES|MEMORY_LIMIT|METRICS_[A-Z_]+|` +
-	`MIG_DEVICES|MIG_MODE_IDLE|MODEL_CLASSES|MODEL_CLASS_PREFIX|MONITOR_DEVICES|MPS_DIR|MPS_SHM_SIZE|NODE_LABELS|NODE_NAME|NVIDIA_VISIBLE_DEVICES|` +
-	`POD_[A-Z_]+|PPROF_PATH|PREEMPTION(_EXEMPT_CLASSES|_EXEMPT_NAMESPACES|_VIOLATE_BUDGETS)?|PROC_ROOT|PROFILE_CLASSES|ROTATE_CERTS|SCHEDULER_VERSION|SHARES_ON_DEMAND|SHARING_CONFIG|SYS_ROOT|VERBOSITY|` +
-	`WEBHOOK|WEBHOOK_(CLIENT_CA|CONFIGURATION|PORT|SERVICE))$`)
+var variables = regexp.MustCompile(`^(` +
+	`ADOPT_EXTERNAL_MIG|ALLOW_GPU_RESET|AUTO_GROUPS|BOOT_ID_FILE|CDI_ROOT|CERT_SECRET|CLASS_GRACE|` +
+	`DENY_UNSATISFIABLE|DEMAND_CONFIGMAP|DEVICE_METADATA|DEV_ROOT|DRIVER_NAME|(CONTAINER_|NVIDIA_)?DRIVER_ROOT|` +
+	`EXTENDED_RESOURCE_PREFIX|GODEBUG|GOGC|GOMAXPROCS|GOMEMLIMIT|GPU_CLASS|GPU_PRICES|GPU_RESOURCE_NAME|` +
+	`GROUP_CLASSES|HEALTHCHECK_PORT|HEALTH_[A-Z_]+|HTTP_ENDPOINT|KERNEL_LOG|KUBELET_[A-Z_]+|LEASE_NAME|` +
+	`MAX_SERVING_NODES|MEMORY_LIMIT|METRICS_[A-Z_]+|MIG_DEVICES|MIG_MODE_IDLE|MODEL_CLASSES|MODEL_CLASS_PREFIX|` +
+	`MONITOR_DEVICES|MPS_DIR|MPS_SHM_SIZE|NODE_LABELS|NODE_NAME|NVIDIA_VISIBLE_DEVICES|POD_[A-Z_]+|PPROF_PATH|` +
+	`PREEMPTION(_EXEMPT_CLASSES|_EXEMPT_NAMESPACES|_VIOLATE_BUDGETS)?|PROC_ROOT|PROFILE_CLASSES|ROTATE_CERTS|` +
+	`SCHEDULER_VERSION|SHARES_ON_DEMAND|SHARING_CONFIG|SYS_ROOT|VERBOSITY|WEBHOOK|` +
+	`WEBHOOK_(CLIENT_CA|CONFIGURATION|PORT|SERVICE))$`)
 
 // KeepsVariable reports whether an archive has the value of an environment variable.
 func KeepsVariable(name string) bool { return variables.MatchString(name) }
@@ -145,7 +154,9 @@ var domains = []string{"kubernetes.io", "k8s.io", "nvidia.com"}
 
 func keepsAnnotation(key, driver string) bool {
 	domain, _, ok := strings.Cut(key, "/")
-	return ok && slices.ContainsFunc(append(domains, driver), func(d string) bool { return domain == d || strings.HasSuffix(domain, "."+d) })
+	return ok && slices.ContainsFunc(append(domains, driver), func(d string) bool {
+		return domain == d || strings.HasSuffix(domain, "."+d)
+	})
 }
 
 // plain matches the values of flags that hold no secret: numbers, durations, switches and files.

@@ -137,7 +137,8 @@ func (s *Screen) withParts(gpus []Row) (out []Row) {
 		for i, a := range r.Allocations {
 			if r.Part(a) != "whole" && a.Kind != gpu.KindGroup {
 				out = append(out, Row{
-					GPU: r.GPU, GPUUse: s.parts[view.PartName{Node: r.Node, Device: a.Device, Claim: a.Claim}], part: &r.Allocations[i],
+					GPU: r.GPU, GPUUse: s.parts[view.PartName{Node: r.Node, Device: a.Device, Claim: a.Claim}],
+					part: &r.Allocations[i],
 				})
 			}
 		}
@@ -261,7 +262,8 @@ func (s *Screen) columns() (out []column) {
 		node, holder, model = max(node, len(r.Node)), max(holder, len(holders(r))), max(model, len(modelOf(r)))
 	}
 	all := []column{
-		{"NODE", min(node, 24)}, {"GPU", 16}, {"UTILIZATION", bar + 5}, {"MEMORY", bar + 9}, {"HEALTH", 9}, {"USE", 12}, {"MODEL", min(model, 22)},
+		{"NODE", min(node, 24)}, {"GPU", 16}, {"UTILIZATION", bar + 5}, {"MEMORY", bar + 9}, {"HEALTH", 9}, {"USE", 12},
+		{"MODEL", min(model, 22)},
 		{"HOLDERS", min(holder, 60)},
 	}
 	left := s.Width
@@ -385,7 +387,8 @@ func (s *Screen) footer() string {
 	last := min(s.top+s.page(), len(s.shown))
 	text := fmt.Sprintf("%d-%d of %d by %s", min(s.top+1, last), last, len(s.shown), orders[s.order()].name)
 	if n := len(s.shown) - s.matching; n > 0 {
-		text = fmt.Sprintf("rows %d-%d of %d GPUs and %d parts by %s", min(s.top+1, last), last, s.matching, n, orders[s.order()].name)
+		text = fmt.Sprintf("rows %d-%d of %d GPUs and %d parts by %s", min(s.top+1, last), last, s.matching, n,
+			orders[s.order()].name)
 	}
 	if s.filter != "" {
 		text += fmt.Sprintf(" with %q", s.filter)

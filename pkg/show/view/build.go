@@ -58,8 +58,13 @@ type Index struct {
 // NewIndex indexes objects. Nodes of devices that only claims name have no slices.
 func NewIndex(o Objects) *Index {
 	x := &Index{
-		driver: o.Driver, rules: o.Rules, byNode: map[string][]*pool.Slice{}, held: map[string][]result{}, pools: map[string]string{},
-		cache: &cache{map[*pool.Shape][]published{}, map[heldPool]room{}}, samples: pool.NewSamples(),
+		driver:  o.Driver,
+		rules:   o.Rules,
+		byNode:  map[string][]*pool.Slice{},
+		held:    map[string][]result{},
+		pools:   map[string]string{},
+		cache:   &cache{map[*pool.Shape][]published{}, map[heldPool]room{}},
+		samples: pool.NewSamples(),
 	}
 	x.unpublished = Unpublished
 	if o.Failed(read.ResourceSlices) {
@@ -68,7 +73,8 @@ func NewIndex(o Objects) *Index {
 	for _, s := range o.Slices {
 		x.byNode[s.Node] = append(x.byNode[s.Node], s)
 		if node, published := x.pools[s.Pool.Name]; !published || s.Node < node {
-			x.pools[s.Pool.Name] = s.Node // A pool of several nodes is an error; the answer must not depend on the order.
+			// A pool of several nodes is an error; the answer must not depend on the order.
+			x.pools[s.Pool.Name] = s.Node
 		}
 	}
 	x.samples.LearnAll(x.byNode)
@@ -113,7 +119,14 @@ func (x *Index) Has(name string) bool {
 
 // Node joins the objects of one node.
 func (x *Index) Node(name string) Node {
-	b := builder{unpublished: x.unpublished, cache: x.cache, samples: x.samples, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+	b := builder{
+		unpublished: x.unpublished,
+		cache:       x.cache,
+		samples:     x.samples,
+		node:        Node{Name: name},
+		gpus:        map[string]*GPU{},
+		devices:     map[string]published{},
+	}
 	b.slices(x.byNode[name], x.held[name])
 	for _, r := range x.held[name] {
 		b.allocation(r)
@@ -230,7 +243,10 @@ type builder struct {
 func (b *builder) gpu(address string) *GPU {
 	if b.gpus[address] == nil {
 		b.gpus[address] = &GPU{
-			Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), Node: b.node.Name, PCIAddress: address, Use: b.unpublished,
+			Name:       gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(),
+			Node:       b.node.Name,
+			PCIAddress: address,
+			Use:        b.unpublished,
 		}
 	}
 	return b.gpus[address]
@@ -342,8 +358,15 @@ func (b *builder) allocation(r result) {
 		p = published{device: device, addresses: []string{device.PCIAddress}, start: device.Start}
 	}
 	a := Allocation{
-		Device: r.Device, Kind: p.device.Kind, Profile: p.device.Profile, Start: p.start, Size: p.size, Claim: r.claim, Pods: r.pods,
-		Share: string(ptr.Deref(r.ShareID, "")), Admin: ptr.Deref(r.AdminAccess, false) || p.device.Kind == gpu.KindMonitor,
+		Device:  r.Device,
+		Kind:    p.device.Kind,
+		Profile: p.device.Profile,
+		Start:   p.start,
+		Size:    p.size,
+		Claim:   r.claim,
+		Pods:    r.pods,
+		Share:   string(ptr.Deref(r.ShareID, "")),
+		Admin:   ptr.Deref(r.AdminAccess, false) || p.device.Kind == gpu.KindMonitor,
 	}
 	if p.device.Kind != gpu.KindMIG {
 		a.Start, a.Size = 0, 0
@@ -369,7 +392,8 @@ func (b *builder) allocation(r result) {
 func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools map[string]string) {
 	for _, r := range all {
 		s := r.Spec.DeviceSelector // An empty one selects all devices, a missing one none.
-		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
+		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil &&
+			*s.Driver != driver {
 			continue
 		}
 		if s.Pool != nil && cmp.Or(pools[*s.Pool], wire.NodeOf(*s.Pool)) != b.node.Name {
@@ -386,7 +410,9 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 
 // addTaint adds a taint that the GPU does not have yet.
 func (g *GPU) addTaint(added resourceapi.DeviceTaint) {
-	if !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == added.Key && t.Effect == added.Effect }) {
+	if !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool {
+		return t.Key == added.Key && t.Effect == added.Effect
+	}) {
 		g.Taints = append(g.Taints, added)
 	}
 }

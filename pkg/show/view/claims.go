@@ -61,7 +61,12 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 	ours := newClassifier(o, classes)
 	var out []Claim
 	for _, c := range o.Claims {
-		one := Claim{ClaimRef: ClaimRef{c.Namespace, c.Name}, State: pending, Created: c.CreationTimestamp, Pods: podsOf(c)}
+		one := Claim{
+			ClaimRef: ClaimRef{c.Namespace, c.Name},
+			State:    pending,
+			Created:  c.CreationTimestamp,
+			Pods:     podsOf(c),
+		}
 		if c.Status.Allocation != nil {
 			one.State = reserved
 			if len(c.Status.ReservedFor) == 0 {

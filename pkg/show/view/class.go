@@ -23,7 +23,12 @@ type classifier struct {
 }
 
 func newClassifier(o Objects, classes []resourceapi.DeviceClass) *classifier {
-	return &classifier{Asker: ask.Of(pointers(classes), ""), driver: o.Driver, slices: o.Slices, known: map[string]bool{}}
+	return &classifier{
+		Asker:  ask.Of(pointers(classes), ""),
+		driver: o.Driver,
+		slices: o.Slices,
+		known:  map[string]bool{},
+	}
 }
 
 func pointers[T any](all []T) (out []*T) {
@@ -82,7 +87,8 @@ func (c *classifier) selects(all []resourceapi.DeviceSelector) bool {
 		}
 		tried[s.Shape] = true
 		for i := range s.Shape.Spec.Devices {
-			if failed, err := c.Failing(context.Background(), expressions, ask.Published(s.Shape, i)); failed == "" && err == nil {
+			if failed, err := c.Failing(context.Background(), expressions, ask.Published(s.Shape, i)); failed == "" &&
+				err == nil {
 				return true
 			}
 		}

@@ -66,7 +66,8 @@ func Find(nodes []Node, device string) ([]GPU, error) {
 		}
 		var out []GPU
 		for _, g := range n.GPUs {
-			if slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return d.Name == name }) || g.Name == name && len(g.Devices) > 0 {
+			if slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return d.Name == name }) ||
+				g.Name == name && len(g.Devices) > 0 {
 				out = append(out, g)
 			}
 		}
@@ -93,7 +94,9 @@ func (g GPU) Evictions(o Objects) []Eviction {
 		if parsed, err := gpu.ParseName(r.Device); err != nil || parsed.Kind == gpu.KindMonitor {
 			continue
 		}
-		if !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return d.Pool == r.Pool && d.Name == r.Device }) ||
+		if !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool {
+			return d.Pool == r.Pool && d.Name == r.Device
+		}) ||
 			slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
 				return t.TolerationSeconds == nil && resourceclaim.ToleratesTaint(t, taint)
 			}) {

@@ -43,7 +43,8 @@ func (d Drawing) Node(n Node) string {
 		}
 	}
 	var out strings.Builder
-	out.WriteString(d.fit(fmt.Sprintf("%s: %d of %d GPUs free  %s", n.Name, free, len(n.GPUs), strings.Join(models, ", "))) + "\n")
+	out.WriteString(d.fit(fmt.Sprintf("%s: %d of %d GPUs free  %s", n.Name, free, len(n.GPUs),
+		strings.Join(models, ", "))) + "\n")
 	if n.Incomplete {
 		out.WriteString(d.fit("  slices are missing, as during an update") + "\n")
 	}
@@ -123,7 +124,9 @@ func (d Drawing) gpu(g GPU) []string {
 	}
 	lines := []string{head, "  " + d.bar(g)}
 	if g.MemorySlices > 0 && g.FreeSlices > 0 && g.FreeSlices < g.MemorySlices {
-		lines = append(lines, d.fit(fmt.Sprintf("  %d of %d slices free, %.0f%% fragmented", g.FreeSlices, g.MemorySlices, 100*g.Fragmentation())))
+		lines = append(lines,
+			d.fit(fmt.Sprintf("  %d of %d slices free, %.0f%% fragmented", g.FreeSlices, g.MemorySlices,
+				100*g.Fragmentation())))
 	}
 	for i, a := range g.Allocations {
 		mark := letter(i)

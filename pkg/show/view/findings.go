@@ -63,7 +63,8 @@ func Summary(all []Finding) string {
 	for _, l := range []struct {
 		Level
 		one, many string
-	}{{Problem, "problem", "problems"}, {Warning, "warning", "warnings"}, {Unchecked, "part not checked", "parts not checked"}, {Note, "note", "notes"}} {
+	}{{Problem, "problem", "problems"}, {Warning, "warning", "warnings"},
+		{Unchecked, "part not checked", "parts not checked"}, {Note, "note", "notes"}} {
 		switch n := count[l.Level]; n {
 		case 0:
 		case 1:

@@ -219,7 +219,8 @@ func (g GPU) Condition() string {
 		out = append(out, g.Health)
 	}
 	for _, t := range g.Taints {
-		if word := t.Key + ":" + string(t.Effect); t.Key == wire.CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
+		if word := t.Key + ":" + string(t.Effect); t.Key == wire.CordonTaint &&
+			t.Effect == resourceapi.DeviceTaintEffectNoExecute {
 			out = append(out, "drained")
 		} else if t.Key == wire.CordonTaint {
 			out = append(out, "cordoned")
@@ -232,7 +233,9 @@ func (g GPU) Condition() string {
 	if g.Incomplete {
 		out = append(out, slicesMissing)
 	}
-	if len(out) == 0 && !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return strings.HasPrefix(d.Name, g.Name) }) {
+	if len(out) == 0 && !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool {
+		return strings.HasPrefix(d.Name, g.Name)
+	}) {
 		return "unknown"
 	}
 	return cmp.Or(strings.Join(out, ", "), "ok")

@@ -35,7 +35,9 @@ type Quota struct {
 }
 
 // Quotas returns the limits of budgets, and the use of the namespaces without one, sorted by namespace.
-func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, budgets []v1alpha1.GPUBudget) (out []Quota) {
+func Quotas(
+	ctx context.Context, o Objects, classes []resourceapi.DeviceClass, budgets []v1alpha1.GPUBudget,
+) (out []Quota) {
 	limited := sets.New[string]()
 	for i := range budgets {
 		limited.Insert(budgets[i].Namespace)
@@ -70,10 +72,12 @@ func Quotas(ctx context.Context, o Objects, classes []resourceapi.DeviceClass, b
 		}
 	}
 	for namespace, cost := range used {
-		out = append(out, Quota{Namespace: namespace, Limit: "gpus", Used: float64(cost.MilliGPUs) / 1000}, Quota{Namespace: namespace, Limit: "memory", Used: float64(cost.Bytes)})
+		out = append(out, Quota{Namespace: namespace, Limit: "gpus", Used: float64(cost.MilliGPUs) / 1000},
+			Quota{Namespace: namespace, Limit: "memory", Used: float64(cost.Bytes)})
 	}
 	slices.SortStableFunc(out, func(a, b Quota) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Limit, b.Limit))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Model, b.Model),
+			cmp.Compare(a.Limit, b.Limit))
 	})
 	return out
 }
@@ -123,7 +127,9 @@ type QuotaHole struct {
 }
 
 // QuotaHoles returns the namespaces whose ResourceQuotas have holes, but for those with a budget.
-func QuotaHoles(quotas []corev1.ResourceQuota, classes []resourceapi.DeviceClass, budgeted sets.Set[string]) (out []QuotaHole) {
+func QuotaHoles(
+	quotas []corev1.ResourceQuota, classes []resourceapi.DeviceClass, budgeted sets.Set[string],
+) (out []QuotaHole) {
 	hard := map[string]sets.Set[corev1.ResourceName]{}
 	for _, q := range quotas {
 		if hard[q.Namespace] == nil {
@@ -176,7 +182,8 @@ func (d Diagnosis) quotas(out *findings) {
 		if len(open) > shown {
 			open = append(slices.Clone(open[:shown]), "…")
 		}
-		out.add(Warning, "namespace "+h.Namespace, "its ResourceQuota limits %s, and other classes of the same GPUs not (%d): %s. Give it a GPU budget, "+
-			"or add the entries of kubectl gpu quota -n %s --resource-quota", strings.Join(h.Limited, ", "), len(h.Open), strings.Join(open, ", "), h.Namespace)
+		out.add(Warning, "namespace "+h.Namespace, "its ResourceQuota limits %s, and other classes of the same GPUs "+
+			"not (%d): %s. Give it a GPU budget, or add the entries of kubectl gpu quota -n %s --resource-quota",
+			strings.Join(h.Limited, ", "), len(h.Open), strings.Join(open, ", "), h.Namespace)
 	}
 }

@@ -41,19 +41,23 @@ func (g GPU) Remedies() (out []Remedy) {
 		}
 	}
 	for _, name := range g.Rules {
-		out = append(out, Remedy{"the DeviceTaintRule " + name + " taints it: claims without a toleration do not get it", "delete the rule if it is not needed",
+		out = append(out, Remedy{"the DeviceTaintRule " + name + " taints it: claims without a toleration do " +
+			"not get it", "delete the rule if it is not needed",
 			[]string{deleteRule + name}})
 	}
 	if g.Incomplete {
-		out = append(out, Remedy{"slices of its node are missing, as during an update: no claim gets a device until all are written",
+		out = append(out, Remedy{"slices of its node are missing, as during an update: no claim gets a device until " +
+			"all are written",
 			"if it lasts, see the node's plugin", []string{"kubectl gpu doctor " + g.Node}})
 	}
 	switch {
 	case g.Use == Unpublished:
-		out = append(out, Remedy{"a claim has the GPU, and no slice publishes it: another claim can get the same GPU", "see the node's plugin",
+		out = append(out, Remedy{"a claim has the GPU, and no slice publishes it: another claim can get the same GPU",
+			"see the node's plugin",
 			[]string{"kubectl gpu doctor " + g.Node}})
 	case g.Condition() == "unknown":
-		out = append(out, Remedy{"the GPU is in no slice itself, so its health is unknown", "see the node's plugin", []string{"kubectl gpu doctor " + g.Node}})
+		out = append(out, Remedy{"the GPU is in no slice itself, so its health is unknown", "see the node's plugin",
+			[]string{"kubectl gpu doctor " + g.Node}})
 	}
 	return out
 }
@@ -64,5 +68,6 @@ func (g GPU) fault() Remedy {
 	if !known {
 		return Remedy{Cause: "unhealthy: " + g.Health, Text: "see docs/reference/health.md"}
 	}
-	return Remedy{"unhealthy: " + g.Health + ": " + state.Cause, state.RemedyFor(g.PCIAddress), state.CommandsFor(g.Node, g.Name, g.PCIAddress)}
+	return Remedy{"unhealthy: " + g.Health + ": " + state.Cause, state.RemedyFor(g.PCIAddress),
+		state.CommandsFor(g.Node, g.Name, g.PCIAddress)}
 }

@@ -205,7 +205,8 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 		}
 		g := found[key]
 		if g == nil {
-			g = &grouping{use: ClaimUse{Namespace: key.Namespace, Name: key.Name, Node: node}, values: map[string]map[[4]string]float64{}}
+			g = &grouping{use: ClaimUse{Namespace: key.Namespace, Name: key.Name, Node: node},
+				values: map[string]map[[4]string]float64{}}
 			found[key] = g
 		}
 		add(&g.use.Claims, s.Labels["claim"])
@@ -243,7 +244,8 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 			return m
 		}
 		g.use.Utilization = read(claimUtilization).mean()
-		g.use.MemoryUsedBytes, g.use.MemoryGrantedBytes = read(claimMemoryUsed).total(), read(claimMemoryGranted).total()
+		g.use.MemoryUsedBytes, g.use.MemoryGrantedBytes = read(claimMemoryUsed).total(),
+			read(claimMemoryGranted).total()
 		out = append(out, g.use)
 	}
 	return out

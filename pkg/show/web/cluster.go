@@ -51,12 +51,22 @@ type Cluster struct {
 // NewCluster returns a cluster without objects. title names it, and reading are the names of the resources to follow.
 func NewCluster(title, driver string, reading ...string) *Cluster {
 	return &Cluster{
-		feed: newFeed(), status: status{Title: title, Driver: driver, Reading: slices.Sorted(slices.Values(reading))},
-		notes: map[string]string{}, shapes: &pool.Shapes{},
-		slices: map[types.NamespacedName]*pool.Slice{}, claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
-		classes: map[types.NamespacedName]*resourceapi.DeviceClass{}, rules: map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
-		pools: sets.New[string](), publishers: sets.New[string](), dirtyClaims: sets.New[types.NamespacedName](), shown: sets.New[string](), nodes: map[string]string{},
-		allNodes: true, allClaims: true, changed: make(chan struct{}, 1),
+		feed:        newFeed(),
+		status:      status{Title: title, Driver: driver, Reading: slices.Sorted(slices.Values(reading))},
+		notes:       map[string]string{},
+		shapes:      &pool.Shapes{},
+		slices:      map[types.NamespacedName]*pool.Slice{},
+		claims:      map[types.NamespacedName]*resourceapi.ResourceClaim{},
+		classes:     map[types.NamespacedName]*resourceapi.DeviceClass{},
+		rules:       map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
+		pools:       sets.New[string](),
+		publishers:  sets.New[string](),
+		dirtyClaims: sets.New[types.NamespacedName](),
+		shown:       sets.New[string](),
+		nodes:       map[string]string{},
+		allNodes:    true,
+		allClaims:   true,
+		changed:     make(chan struct{}, 1),
 	}
 }
 
@@ -83,7 +93,8 @@ func (c *Cluster) Put(o runtime.Object, removed bool) {
 		store(c.rules, types.NamespacedName{Name: o.Name}, o, removed, c.ruleChanged)
 	case *unstructured.Unstructured:
 		rule := &resourceapi.DeviceTaintRule{}
-		if o.GetKind() != "DeviceTaintRule" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rule) != nil {
+		if o.GetKind() != "DeviceTaintRule" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object,
+			rule) != nil {
 			return
 		}
 		store(c.rules, types.NamespacedName{Name: rule.Name}, rule, removed, c.ruleChanged)

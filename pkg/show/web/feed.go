@@ -156,7 +156,13 @@ type gone struct {
 func pageNode(in view.Node) *node {
 	out := &node{Node: in, GPUs: []gpu{}}
 	for _, g := range in.GPUs {
-		one := gpu{GPU: g, Summary: g.Summary(), Condition: g.Condition(), Fragmented: g.Fragmentation(), Free: g.Available()}
+		one := gpu{
+			GPU:        g,
+			Summary:    g.Summary(),
+			Condition:  g.Condition(),
+			Fragmented: g.Fragmentation(),
+			Free:       g.Available(),
+		}
 		if one.Condition != "ok" || g.Use == view.Unpublished {
 			one.Remedies = g.Remedies()
 		}

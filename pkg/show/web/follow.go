@@ -80,7 +80,8 @@ func (c *Cluster) Follow(ctx context.Context, r Resource) {
 		case ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 			continue
 		case apierrors.IsForbidden(err):
-			c.Note(r.Name, fmt.Sprintf("You may not watch %s%s: they are read every %s.", r.Name, r.Scope, pollInterval))
+			c.Note(r.Name, fmt.Sprintf("You may not watch %s%s: they are read every %s.", r.Name, r.Scope,
+				pollInterval))
 			wait = pollInterval
 		default:
 			c.Note(r.Name, fmt.Sprintf("%s may be out of date, and are read again: %v.", r.Name, err))
@@ -128,7 +129,8 @@ func (c *Cluster) list(ctx context.Context, r Resource) (version string, err err
 // watch applies changes since a version. It starts again when the server ends a watch, and returns the first error.
 func (c *Cluster) watch(ctx context.Context, r Resource, version string) error {
 	for {
-		w, err := r.Source.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		w, err := r.Source.WatchWithContext(ctx,
+			metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 		if err != nil {
 			return err
 		}

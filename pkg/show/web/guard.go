@@ -16,7 +16,8 @@ func NewToken() string { return rand.Text() }
 
 // policy allows the page its own files and requests. It forbids frames, and code that makes HTML or scripts from text.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types " +
+	"'none'"
 
 // Guard passes requests with the token as the first element of the path to next, without that element. It refuses
 // other hosts than this machine, because a web site can give its own name the address of this machine.
@@ -33,7 +34,8 @@ func Guard(token string, next http.Handler) http.Handler {
 		given, rest, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 		switch {
 		case !loopback(r.Host):
-			http.Error(w, "The page is only for this machine: open it by the address 127.0.0.1 or localhost.", http.StatusForbidden)
+			http.Error(w, "The page is only for this machine: open it by the address 127.0.0.1 or localhost.",
+				http.StatusForbidden)
 		case crossSite(r):
 			http.Error(w, "Another web site sent this request.", http.StatusForbidden)
 		case subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1 || !ok:

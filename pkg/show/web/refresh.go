@@ -56,7 +56,9 @@ func (c *Cluster) refresh() error {
 		for _, r := range c.rules {
 			objects.Rules = append(objects.Rules, *r)
 		}
-		slices.SortFunc(objects.Rules, func(a, b resourceapi.DeviceTaintRule) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(objects.Rules, func(a, b resourceapi.DeviceTaintRule) int {
+			return cmp.Compare(a.Name, b.Name)
+		})
 		index := view.NewIndex(objects)
 		layouts := index.Layouts()
 		c.allNodes, c.layouts = c.allNodes || !slices.Equal(c.layouts, layouts), layouts

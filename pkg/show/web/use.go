@@ -17,7 +17,8 @@ import (
 
 // Measure reads the use of the GPUs of a few nodes. A node that could not be measured has a reason instead. The error
 // means that no node can be measured, as without a right.
-type Measure func(ctx context.Context, nodes []string) (use map[view.GPUName]view.GPUUse, missing map[string]string, err error)
+type Measure func(ctx context.Context,
+	nodes []string) (use map[view.GPUName]view.GPUUse, missing map[string]string, err error)
 
 const (
 	// maxMeasured is the number of nodes in a request. A page asks for those on screen.

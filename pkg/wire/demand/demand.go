@@ -101,7 +101,9 @@ func (s State) AskedOf(node string) map[string]time.Time {
 // Next returns the state after the last one, with the devices that are asked for now, the number of nodes, the sample
 // nodes and the serving nodes. It leaves out serving nodes of devices that are not published, and too many of them.
 // changed means that it must be written.
-func Next(last State, asked []string, nodes int, samples []string, serving map[string][]string, now time.Time) (next State, changed bool) {
+func Next(
+	last State, asked []string, nodes int, samples []string, serving map[string][]string, now time.Time,
+) (next State, changed bool) {
 	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes, Samples: samples}
 	if next.Since == nil {
 		next.Since = map[string]time.Time{}

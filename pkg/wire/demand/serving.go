@@ -93,7 +93,9 @@ func (s *Serving) Keep(what map[string]bool) {
 // Choose returns the serving nodes of a profile, of Groups or of Shares, sorted. last are the ones in the ConfigMap,
 // which count after a restart. holders are nodes of which a claim holds such a device. Each kind of waiting pods has a
 // serving node with free GPUs at once, if there is one. While a pod is unscheduled, ask again after Grow.
-func (s *Serving) Choose(last []string, what string, candidates []Candidate, holders []string, waiting Waiting, now time.Time) []string {
+func (s *Serving) Choose(
+	last []string, what string, candidates []Candidate, holders []string, waiting Waiting, now time.Time,
+) []string {
 	if s.of == nil {
 		s.of = map[string]*served{}
 	}

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metric has the parts of a metric of Prometheus: its name, type, labels and meaning. The metrics of the programs
-// and their reference are both made of such entries.
+// Package metric has the parts of a metric of Prometheus: its name, type, labels and meaning. The metrics of the
+// programs and their reference are both made of such entries.
 package metric
 
 import (

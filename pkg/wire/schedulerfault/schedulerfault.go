@@ -64,12 +64,12 @@ type Fault struct {
 
 const (
 	panics = "a request with allocationMode All for devices with shared counters crashes the scheduler"
-	twice  = "the scheduler ignores the counters of devices that claims share, and allocates a GPU and its partitions or " +
-		"groups at once"
-	reserves = "the scheduler keeps reservations of devices that it tried in vain. Claims with firstAvailable or matchAttribute " +
-		"can stay pending although devices are free. No device is allocated twice"
-	firstOnly = "the scheduler compares every request with the first device of a slice. Once that device is allocated, " +
-		"others stay unused"
+	twice  = "the scheduler ignores the counters of devices that claims share, and allocates a GPU and its " +
+		"partitions or groups at once"
+	reserves = "the scheduler keeps reservations of devices that it tried in vain. Claims with firstAvailable or " +
+		"matchAttribute can stay pending although devices are free. No device is allocated twice"
+	firstOnly = "the scheduler compares every request with the first device of a slice. Once that device is " +
+		"allocated, others stay unused"
 )
 
 var (
@@ -221,9 +221,11 @@ func (f Fault) Consequence() string {
 
 // Remedy says how to end a fault's effects.
 func (f Fault) Remedy() string {
-	const setting = "if only the scheduler has another version, set the chart value schedulerVersion (--scheduler-version) to it"
+	const setting = "if only the scheduler has another version, set the chart value schedulerVersion " +
+		"(--scheduler-version) to it"
 	if f.Minor == 0 {
-		return "let the plugin read /version of the API server, or set the chart value schedulerVersion (--scheduler-version)"
+		return "let the plugin read /version of the API server, or set the chart value schedulerVersion " +
+			"(--scheduler-version)"
 	}
 	return "upgrade Kubernetes to " + f.Upgrade() + " or newer; " + setting
 }

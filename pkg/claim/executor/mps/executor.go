@@ -245,7 +245,8 @@ func (x *Executor) exclusive(d plan.Device) bool {
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
 	remedy := "the operation is retried; if it persists, see the log of the node's mps-supervisor pod"
 	if errors.Is(err, mpsd.ErrAway) {
-		remedy = "the operation is retried; check that the node has a running mps-supervisor pod (chart value mps.enabled)"
+		remedy = "the operation is retried; check that the node has a running mps-supervisor pod (chart value " +
+			"mps.enabled)"
 	}
 	return executor.Failure(ctx, attempt, d, err, remedy)
 }

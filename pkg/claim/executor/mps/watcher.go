@@ -145,7 +145,8 @@ func (w *Watcher) reportLosses(daemons []mpsd.Status, plans []plan.Plan) {
 		case s.Restarts > before.restarts:
 			why = "its MPS daemon ended, and the supervisor restarts it; its processes lost the device"
 		case s.Faults > before.faults:
-			why = "an error of one of its processes, or the end of one while it computed, ended the work of all processes that share it by MPS"
+			why = "an error of one of its processes, or the end of one while it computed, ended the work of all " +
+				"processes that share it by MPS"
 		default:
 			continue
 		}
@@ -223,8 +224,10 @@ func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim
 				Device:  d.Name,
 				Claim:   claim.String(),
 				UID:     claim.UID,
-				Cause:   fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
-				Remedy:  "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
+				Cause: fmt.Errorf("it was %s and was set again: processes could bypass their share's limits "+
+					"meanwhile", *mode),
+				Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their " +
+					"settings",
 			}
 			if err := w.x.setExclusive(d); err != nil {
 				failed = mode

@@ -216,7 +216,8 @@ func (x *Executor) failed(g gpu.GPU, err error) error {
 	if err == nil {
 		return nil
 	}
-	remedy := "drain the node and reset its GPUs together by nvidia-smi -r, or reboot it. The driver tries again after 10 minutes or more"
+	remedy := "drain the node and reset its GPUs together by nvidia-smi -r, or reboot it. The driver tries again " +
+		"after 10 minutes or more"
 	var busy *executor.Busy
 	if errors.As(err, &busy) {
 		remedy = busy.Remedy + ". The driver tries again"

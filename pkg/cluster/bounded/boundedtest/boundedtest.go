@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package boundedtest gives the caches of a process the largest objects that an API server stores, and checks how much of
-// them they keep.
+// Package boundedtest gives the caches of a process the largest objects that an API server stores, and checks how much
+// of them they keep.
 package boundedtest
 
 import (
@@ -32,8 +32,9 @@ const many = 3_000
 // huge is a text as long as an object can be.
 var huge = strings.Repeat("x", Stored)
 
-// Check gives each informer that owner has in a field the largest objects of its kind. The informer transforms each, and then
-// once more, as an object that was listed. Each is at most as large as its limit, has its identity and says that it was cut. Informers of the kinds in exempt, such as *v1.Secret, have no limit.
+// Check gives each informer that owner has in a field the largest objects of its kind. The informer transforms each,
+// and then once more, as an object that was listed. Each is at most as large as its limit, has its identity and says
+// that it was cut. Informers of the kinds in exempt, such as *v1.Secret, have no limit.
 func Check(t *testing.T, owner any, exempt ...string) {
 	t.Helper()
 	found := 0
@@ -100,8 +101,8 @@ func inside(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// Largest returns objects of a type as large as an API server stores them, by the part that is large: each text, list and map of
-// the type in turn. Names and UIDs have their usual length, because the API server limits it.
+// Largest returns objects of a type as large as an API server stores them, by the part that is large: each text, list
+// and map of the type in turn. Names and UIDs have their usual length, because the API server limits it.
 func Largest(of runtime.Object) iter.Seq2[string, runtime.Object] {
 	return func(yield func(string, runtime.Object) bool) {
 		for _, state := range states(of) {
@@ -168,15 +169,18 @@ func (f *filler) add(path string, v reflect.Value, large func() reflect.Value, s
 // limited are the parts that the API server limits, in length or number, or writes itself.
 func limited(path string) bool {
 	for _, end := range []string{
-		".Kind", ".APIVersion", ".ObjectMeta.Name", ".ObjectMeta.Namespace", ".ObjectMeta.UID", ".ObjectMeta.ResourceVersion", ".ObjectMeta.SelfLink",
-		".Spec.NodeName", ".Spec.PriorityClassName", ".Status.NominatedNodeName", ".Spec.PreemptionPolicy", ".Status.Phase", ".ExtendedResourceName",
+		".Kind", ".APIVersion", ".ObjectMeta.Name", ".ObjectMeta.Namespace", ".ObjectMeta.UID",
+		".ObjectMeta.ResourceVersion", ".ObjectMeta.SelfLink",
+		".Spec.NodeName", ".Spec.PriorityClassName", ".Status.NominatedNodeName", ".Spec.PreemptionPolicy",
+		".Status.Phase", ".ExtendedResourceName",
 	} {
 		if strings.HasSuffix(path, end) {
 			return true
 		}
 	}
 	// Validation limits these, and only the scheduler and administrators write them.
-	return strings.HasPrefix(path, "ResourceClaim.Status.Allocation.Devices.Results") || strings.HasPrefix(path, "ResourceClaim.Status.ReservedFor")
+	return strings.HasPrefix(path, "ResourceClaim.Status.Allocation.Devices.Results") ||
+		strings.HasPrefix(path, "ResourceClaim.Status.ReservedFor")
 }
 
 const deepest = 12

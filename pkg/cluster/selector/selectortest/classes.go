@@ -25,8 +25,10 @@ const (
 
 // expressions select devices of different kinds and costs, and in the end another driver's.
 var expressions = []string{
-	ours + attr + `type == "gpu"`, ours + attr + `type == "mig"`, ours + attr + `type == "nvlink-group" && ` + attr + `gpuCount == 4`,
-	ours + profile("1g.10gb"), ours + profile("2g.20gb"), ours + profile("3g.40gb"), `device.driver == "nic.example.com"`,
+	ours + attr + `type == "gpu"`, ours + attr + `type == "mig"`, ours + attr + `type == "nvlink-group" && ` + attr +
+		`gpuCount == 4`,
+	ours + profile("1g.10gb"), ours + profile("2g.20gb"), ours + profile("3g.40gb"),
+	`device.driver == "nic.example.com"`,
 }
 
 func profile(name string) string {
@@ -47,7 +49,9 @@ func Classes(r *rand.Rand) (out []*resourceapi.DeviceClass) {
 		if n := r.IntN(len(Names) + 1); n < len(Names) {
 			c.Spec.ExtendedResourceName = &Names[n]
 		}
-		c.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expressions[r.IntN(len(expressions))]}}}
+		c.Spec.Selectors = []resourceapi.DeviceSelector{
+			{CEL: &resourceapi.CELDeviceSelector{Expression: expressions[r.IntN(len(expressions))]}},
+		}
 		out = append(out, c)
 	}
 	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
@@ -62,11 +66,13 @@ func Resources(classes []*resourceapi.DeviceClass) (out []corev1.ResourceName) {
 	for _, c := range classes {
 		out = append(out, corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+c.Name))
 	}
-	return append(out, corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+"none.nvidia.com"), "nvidia.com/none", corev1.ResourceCPU)
+	return append(out, corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+"none.nvidia.com"), "nvidia.com/none",
+		corev1.ResourceCPU)
 }
 
-// Scheduled returns the class of which the scheduler allocates devices for a resource, or nil. It had an event for each
-// class, in the order of the list. It can lack the implicit resource of a class then, so that one is looked up by its name.
+// Scheduled returns the class of which the scheduler allocates devices for a resource, or nil. It had an event for
+// each class, in the order of the list. It can lack the implicit resource of a class then, so that one is looked up by
+// its name.
 func Scheduled(classes []*resourceapi.DeviceClass, resource corev1.ResourceName) *resourceapi.DeviceClass {
 	if name, implicit := strings.CutPrefix(string(resource), resourceapi.ResourceDeviceClassPrefix); implicit {
 		for _, c := range classes {

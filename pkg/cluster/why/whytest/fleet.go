@@ -54,7 +54,8 @@ func New() *Fleet {
 		{Medium, fmt.Sprintf(ofType+profile, "mig", "3g.40gb")}, {AnyMIG, fmt.Sprintf(ofType, "mig")},
 	} {
 		f.Classes = append(f.Classes, &resourceapi.DeviceClass{
-			ObjectMeta: metav1.ObjectMeta{Name: class[0]}, Spec: resourceapi.DeviceClassSpec{Selectors: Selectors(class[1])},
+			ObjectMeta: metav1.ObjectMeta{Name: class[0]},
+			Spec:       resourceapi.DeviceClassSpec{Selectors: Selectors(class[1])},
 		})
 	}
 	return f
@@ -89,20 +90,26 @@ func (f *Fleet) Add(name, profile string, count int) (*corev1.Node, error) {
 		s.Spec.Pool.Name = strings.Replace(s.Spec.Pool.Name, "template", name, 1)
 		f.Slices = append(f.Slices, s)
 	}
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{"kubernetes.io/hostname": name}}}
 	f.Nodes = append(f.Nodes, n)
 	return n, nil
 }
 
 // Claim returns a claim with one request, named `gpu`.
-func Claim(name, class string, count int64, change ...func(*resourceapi.ExactDeviceRequest)) *resourceapi.ResourceClaim {
-	q := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
+func Claim(
+	name, class string, count int64, change ...func(*resourceapi.ExactDeviceRequest),
+) *resourceapi.ResourceClaim {
+	q := &resourceapi.ExactDeviceRequest{DeviceClassName: class,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 	for _, f := range change {
 		f(q)
 	}
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: types.UID(name)},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: q}}}},
+		Spec: resourceapi.ResourceClaimSpec{
+			Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: q}}},
+		},
 	}
 }
 
@@ -110,7 +117,8 @@ func Claim(name, class string, count int64, change ...func(*resourceapi.ExactDev
 func Pod(name string, claims ...*resourceapi.ResourceClaim) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: types.UID(name)}}
 	for _, c := range claims {
-		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims,
+			corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
 	}
 	return p
 }
@@ -131,12 +139,15 @@ func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
 
 var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
 
-// Schedule runs the allocator as the scheduler does: all slices with the rules' taints, all claims, one node. It returns
-// no allocations if they do not fit, and an error if the allocator gives up or needs more than a second.
-func Schedule(c *Fleet, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+// Schedule runs the allocator as the scheduler does: all slices with the rules' taints, all claims, one node. It
+// returns no allocations if they do not fit, and an error if the allocator gives up or needs more than a second.
+func Schedule(
+	c *Fleet, node *corev1.Node, claims []*resourceapi.ResourceClaim,
+) ([]resourceapi.AllocationResult, error) {
 	state := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
 	for _, one := range c.Claims {
 		if one.Status.Allocation == nil {
@@ -157,14 +168,21 @@ func Schedule(c *Fleet, node *corev1.Node, claims []*resourceapi.ResourceClaim) 
 		s = s.DeepCopy()
 		for _, r := range c.Rules {
 			for i := range s.Spec.Devices {
-				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name && ptr.Deref(r.Spec.DeviceSelector.Device, s.Spec.Devices[i].Name) == s.Spec.Devices[i].Name {
+				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name &&
+					ptr.Deref(r.Spec.DeviceSelector.Device, s.Spec.Devices[i].Name) == s.Spec.Devices[i].Name {
 					s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, r.Spec.Taint)
 				}
 			}
 		}
 		tainted = append(tainted, s)
 	}
-	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+	features := structured.Features{
+		AdminAccess:          true,
+		ConsumableCapacity:   true,
+		DeviceTaints:         true,
+		PartitionableDevices: true,
+		PrioritizedList:      true,
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	a, err := structured.NewAllocator(ctx, features, state, lister(c.Classes), tainted, compiled)

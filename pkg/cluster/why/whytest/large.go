@@ -13,7 +13,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-// Large returns a cluster of nodes of eight H100. On each node claims hold one of twenty mixtures of GPUs and partitions.
+// Large returns a cluster of nodes of eight H100. On each node claims hold one of twenty mixtures of GPUs and
+// partitions.
 func Large(nodes int) (*why.Cluster, error) {
 	const mixtures = 20
 	f := New()
@@ -26,7 +27,8 @@ func Large(nodes int) (*why.Cluster, error) {
 	for i := range mixtures {
 		f.Claims = nil
 		for j := range 1 + i%7 {
-			results, err := Schedule(f, node, []*resourceapi.ResourceClaim{Claim("c", []string{GPUs, Small, Medium}[(i+j)%3], 1+int64(i/7))})
+			results, err := Schedule(f, node,
+				[]*resourceapi.ResourceClaim{Claim("c", []string{GPUs, Small, Medium}[(i+j)%3], 1+int64(i/7))})
 			if err != nil {
 				return nil, err
 			}
@@ -52,7 +54,9 @@ func Large(nodes int) (*why.Cluster, error) {
 		for i, r := range held[n%mixtures] {
 			r.Pool = name + r.Pool[2:]
 			one := Claim(fmt.Sprintf("%s-%d", name, i), GPUs, 1)
-			one.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{r}}}
+			one.Status.Allocation = &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{r}},
+			}
 			c.Claims = append(c.Claims, one)
 		}
 	}

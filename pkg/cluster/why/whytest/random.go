@@ -16,8 +16,8 @@ import (
 // FleetLabel is the label of a random Fleet's nodes. Its value contains the prefix.
 const FleetLabel = "example.com/fleet"
 
-// Random returns a Fleet of a few nodes with allocated claims and tainted devices. All names begin with the prefix; apart
-// from it, an equal source makes an equal Fleet.
+// Random returns a Fleet of a few nodes with allocated claims and tainted devices. All names begin with the prefix;
+// apart from it, an equal source makes an equal Fleet.
 func Random(r *rand.Rand, prefix string) (*Fleet, error) {
 	f := New()
 	for i := range 2 + r.IntN(3) {
@@ -31,7 +31,8 @@ func Random(r *rand.Rand, prefix string) (*Fleet, error) {
 	for i := range r.IntN(14) {
 		f.Start(RandomClaim(r, fmt.Sprintf("%sheld-%d", prefix, i)), f.Nodes[r.IntN(len(f.Nodes))].Name)
 	}
-	taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes",
+		Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	rule := func(s *resourceapi.ResourceSlice, device *string) {
 		f.Rules = append(f.Rules, &resourceapi.DeviceTaintRule{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%srepair-%d", prefix, len(f.Rules))},
@@ -83,7 +84,8 @@ func RandomClaim(r *rand.Rand, name string) *resourceapi.ResourceClaim {
 		q.Selectors = append(q.Selectors, Selectors(`device.attributes["gpu.nvidia.com"].parentUUID.endsWith("0")`)[0])
 	}
 	if r.IntN(4) == 0 {
-		name := resourceapi.FullyQualifiedName([]string{"gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot", "gpu.nvidia.com/productName"}[r.IntN(3)])
+		name := resourceapi.FullyQualifiedName([]string{"gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot",
+			"gpu.nvidia.com/productName"}[r.IntN(3)])
 		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &name}}
 	}
 	if r.IntN(8) == 0 {
@@ -91,9 +93,11 @@ func RandomClaim(r *rand.Rand, name string) *resourceapi.ResourceClaim {
 	}
 	switch r.IntN(10) {
 	case 0, 1:
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "more", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: Small, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1 + int64(r.IntN(2)),
-		}})
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests,
+			resourceapi.DeviceRequest{Name: "more", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: Small, AllocationMode: resourceapi.DeviceAllocationModeExactCount,
+				Count: 1 + int64(r.IntN(2)),
+			}})
 	case 2:
 		first := subRequest("whole", GPUs, 1+int64(r.IntN(2)))
 		second := subRequest("part", []string{Small, Medium}[r.IntN(2)], 1+int64(r.IntN(2)))
@@ -126,7 +130,8 @@ func RandomPod(r *rand.Rand, prefix string) (*corev1.Pod, []*resourceapi.Resourc
 	for i := range 1 + r.IntN(2) {
 		c := corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "none"}
 		if kind == 0 {
-			c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": *resource.NewQuantity(1+int64(r.IntN(2)), resource.DecimalSI)}
+			c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": *resource.NewQuantity(1+int64(r.IntN(2)),
+				resource.DecimalSI)}
 		}
 		for _, claim := range claims {
 			c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: claim.Name})

@@ -109,7 +109,8 @@ func (l *Log) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := l.read(ctx)
 		if ctx.Err() == nil && fmt.Sprint(err) != last {
-			klog.FromContext(ctx).Error(err, "The kernel's log cannot be read; trying again. Polls of the GPUs' health continue")
+			klog.FromContext(ctx).Error(err,
+				"The kernel's log cannot be read; trying again. Polls of the GPUs' health continue")
 		}
 		last = fmt.Sprint(err)
 		sleep(ctx, retryInterval)
@@ -153,7 +154,8 @@ func (l *Log) read(ctx context.Context) error {
 		ended := errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded)
 		switch {
 		case errors.Is(err, syscall.EPIPE):
-			klog.FromContext(ctx).Info("The kernel's log has overwritten messages before they were read; XIDs can be among them")
+			klog.FromContext(ctx).Info("The kernel's log has overwritten messages before they were read; XIDs can be " +
+				"among them")
 			l.o.XIDs.Fire()
 		case errors.Is(err, syscall.EINVAL):
 			sleep(ctx, idleTimeout) // The kernel has skipped a message that is longer than any of the driver's.

@@ -157,8 +157,11 @@ func (t *Tracker) load(g gpu.GPU, was *tracked) *tracked {
 		k.gpu, k.unread = health.New([]gpu.Fault{unknown}), true
 		k.stored = k.gpu.Faults() // One failed read does not replace the record.
 		t.reports.Report(&claimerror.Error{
-			Reason: claimerror.RecordUnreadable, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
-			Remedy: "the GPU is unavailable until the next scan reads the record, or else until the node reboots or kubectl gpu clear; check the node's disk",
+			Reason:  claimerror.RecordUnreadable,
+			Attempt: "remember the faults of GPU " + g.PCIAddress,
+			Cause:   err,
+			Remedy: "the GPU is unavailable until the next scan reads the record, or else until the node reboots or " +
+				"kubectl gpu clear; check the node's disk",
 		})
 	case r.UUID != g.UUID:
 		k.stale = true

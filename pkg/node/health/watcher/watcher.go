@@ -189,7 +189,8 @@ func (w *Watcher) watch(ctx context.Context) {
 		}
 		text := fmt.Sprint(err)
 		if err != nil && ctx.Err() == nil && text != last {
-			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err", err)
+			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err",
+				err)
 		}
 		last = text
 		if err != nil || !same {
@@ -362,7 +363,9 @@ const answerLimit = 5 * time.Second
 
 // readable returns the GPUs that answer. A set with a lost GPU would not wait. late is closed after the last answer, if
 // readable did not wait for it.
-func (w *Watcher) readable(session nvml.Session, addresses []string) (devices []nvml.Device, gpus []gpu.GPU, late <-chan struct{}, err error) {
+func (w *Watcher) readable(
+	session nvml.Session, addresses []string,
+) (devices []nvml.Device, gpus []gpu.GPU, late <-chan struct{}, err error) {
 	questions := map[string]asked{}
 	for _, address := range addresses {
 		questions[address] = asked{session: session, gpu: gpu.GPU{PCIAddress: address}}

@@ -55,7 +55,8 @@ type Env struct {
 func New(t *testing.T, objects ...runtime.Object) *Env {
 	e := &Env{
 		T: t, Metrics: metrics.New(metrics.Options{Driver: Driver, Node: Node}),
-		Client: fake.NewClientset(append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "node-uid"}})...),
+		Client: fake.NewClientset(append(objects,
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "node-uid"}})...),
 	}
 	e.ServerVersion("v1.37.1")
 	e.HealthPort = -1
@@ -176,7 +177,12 @@ func Claim(uid, device, parameters string) *resourceapi.ResourceClaim {
 				{APIGroup: "batch", Resource: "jobs", Name: "job-" + uid},
 			},
 			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: Driver, Pool: Node + "/gpu", Device: device}},
+				Results: []resourceapi.DeviceRequestAllocationResult{{
+					Request: "gpu",
+					Driver:  Driver,
+					Pool:    Node + "/gpu",
+					Device:  device,
+				}},
 			}},
 		},
 	}

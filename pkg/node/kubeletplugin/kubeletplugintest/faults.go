@@ -132,7 +132,9 @@ type faultySlices struct {
 	f *Faults
 }
 
-func (c faultySlices) Update(ctx context.Context, s *resourceapi.ResourceSlice, o metav1.UpdateOptions) (*resourceapi.ResourceSlice, error) {
+func (c faultySlices) Update(
+	ctx context.Context, s *resourceapi.ResourceSlice, o metav1.UpdateOptions,
+) (*resourceapi.ResourceSlice, error) {
 	if err := c.f.do(ctx, UpdateSlice, s.Name); err != nil {
 		return nil, err
 	}

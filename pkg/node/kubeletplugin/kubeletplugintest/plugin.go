@@ -114,7 +114,9 @@ func (e *Env) Make() {
 			e.Fatal(err)
 		}
 		e.Cleanup(stop)
-		e.Dir, e.Machine = dir, simtest.Root(e.T, "hgx-h100", func(o *simroot.Options) { o.DriverVersion = e.DriverVersion })
+		e.Dir, e.Machine = dir, simtest.Root(e.T, "hgx-h100", func(o *simroot.Options) {
+			o.DriverVersion = e.DriverVersion
+		})
 		for _, d := range []string{e.DataDir(), e.RegistrarDir()} {
 			if err := os.MkdirAll(d, 0o750); err != nil {
 				e.Fatal(err)
@@ -227,7 +229,8 @@ func (e *Env) Specs() (names []string) {
 // CheckClean fails the test if there are leaked, lost or doubly held devices.
 func (e *Env) CheckClean() {
 	e.Helper()
-	records, err := devicestatetest.OpenRecords(e.Host, e.StateDir(), store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), Driver))
+	records, err := devicestatetest.OpenRecords(e.Host, e.StateDir(),
+		store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), Driver))
 	if err == nil {
 		err = records.Check()
 	}
@@ -254,7 +257,11 @@ func (e *Env) GPU(ctx context.Context, d plan.Device) (specs.ContainerEdits, err
 
 func (e *Env) root() *driverroot.Root {
 	return driverroot.New(driverroot.Options{
-		DriverRoot: e.Machine.Path, HostDriverRoot: e.Machine.Path, DevRoot: e.Machine.Path, HostDevRoot: e.Machine.Path,
-		ProcRoot: e.Machine.ProcRoot, HookPath: "/hook",
+		DriverRoot:     e.Machine.Path,
+		HostDriverRoot: e.Machine.Path,
+		DevRoot:        e.Machine.Path,
+		HostDevRoot:    e.Machine.Path,
+		ProcRoot:       e.Machine.ProcRoot,
+		HookPath:       "/hook",
 	})
 }

@@ -46,7 +46,8 @@ func Register(ctx context.Context, dir string, except ...string) (*Kubelet, erro
 		k.Close()
 		return nil, err
 	}
-	if _, err := client.NotifyRegistrationStatus(ctx, &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
+	if _, err := client.NotifyRegistrationStatus(ctx,
+		&registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("register the plugin at %s: %w", socket, err)
 	}
@@ -92,16 +93,23 @@ func (k *Kubelet) Close() {
 }
 
 // Prepare prepares claims and returns the result of each by UID.
-func (k *Kubelet) Prepare(ctx context.Context, claims ...*drapb.Claim) (map[string]*drapb.NodePrepareResourceResponse, error) {
-	resp, err := drapb.NewDRAPluginClient(k.plugin).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: claims})
+func (k *Kubelet) Prepare(
+	ctx context.Context, claims ...*drapb.Claim,
+) (map[string]*drapb.NodePrepareResourceResponse, error) {
+	resp, err := drapb.NewDRAPluginClient(k.plugin).NodePrepareResources(ctx,
+		&drapb.NodePrepareResourcesRequest{Claims: claims})
 	return resp.GetClaims(), err
 }
 
-func (k *Kubelet) Unprepare(ctx context.Context, claims ...*drapb.Claim) (map[string]*drapb.NodeUnprepareResourceResponse, error) {
-	resp, err := drapb.NewDRAPluginClient(k.plugin).NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: claims})
+func (k *Kubelet) Unprepare(
+	ctx context.Context, claims ...*drapb.Claim,
+) (map[string]*drapb.NodeUnprepareResourceResponse, error) {
+	resp, err := drapb.NewDRAPluginClient(k.plugin).NodeUnprepareResources(ctx,
+		&drapb.NodeUnprepareResourcesRequest{Claims: claims})
 	return resp.GetClaims(), err
 }
 
 func (k *Kubelet) Health(ctx context.Context) (healthapi.DRAResourceHealth_NodeWatchResourcesClient, error) {
-	return healthapi.NewDRAResourceHealthClient(k.plugin).NodeWatchResources(ctx, &healthapi.NodeWatchResourcesRequest{})
+	return healthapi.NewDRAResourceHealthClient(k.plugin).NodeWatchResources(ctx,
+		&healthapi.NodeWatchResourcesRequest{})
 }

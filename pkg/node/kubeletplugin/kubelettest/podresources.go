@@ -13,8 +13,8 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// ServePodResources serves the pod-resources API of a kubelet without pods at the socket kubelet.sock of a directory, until
-// stop is called. offered are the devices of its device plugins.
+// ServePodResources serves the pod-resources API of a kubelet without pods at the socket kubelet.sock of a directory,
+// until stop is called. offered are the devices of its device plugins.
 func ServePodResources(dir string, offered ...*podresources.ContainerDevices) (stop func(), err error) {
 	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
 	if err != nil {
@@ -31,7 +31,9 @@ type podResources struct {
 	offered []*podresources.ContainerDevices
 }
 
-func (podResources) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (podResources) List(
+	context.Context, *podresources.ListPodResourcesRequest,
+) (*podresources.ListPodResourcesResponse, error) {
 	return &podresources.ListPodResourcesResponse{}, nil
 }
 

@@ -275,7 +275,8 @@ func (d *DevicePlugins) reportSilence(err error) {
 	d.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.KubeletUnreachable, Attempt: "find the GPUs that device plugins serve", Cause: err,
 		Remedy: effect +
-			". Check that the kubelet runs; if its root directory is not /var/lib/kubelet, set the chart value kubeletPlugin.kubeletPodResourcesDirectoryPath",
+			". Check that the kubelet runs; if its root directory is not /var/lib/kubelet, set the chart value " +
+			"kubeletPlugin.kubeletPodResourcesDirectoryPath",
 	})
 }
 

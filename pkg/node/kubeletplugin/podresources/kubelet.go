@@ -30,7 +30,9 @@ type Kubelet struct {
 func NewKubelet(socket string) *Kubelet { return &Kubelet{socket: socket} }
 
 // call calls do with a client, for ten seconds at most.
-func (k *Kubelet) call(ctx context.Context, do func(context.Context, podresources.PodResourcesListerClient) error) error {
+func (k *Kubelet) call(
+	ctx context.Context, do func(context.Context, podresources.PodResourcesListerClient) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	conn, err := k.connection()
@@ -67,7 +69,8 @@ func (k *Kubelet) disconnect(conn *grpc.ClientConn) {
 }
 
 func containers(
-	ctx context.Context, client podresources.PodResourcesListerClient, visit func(*podresources.PodResources, *podresources.ContainerResources),
+	ctx context.Context, client podresources.PodResourcesListerClient, visit func(*podresources.PodResources,
+		*podresources.ContainerResources),
 ) error {
 	list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {

@@ -180,7 +180,9 @@ func (u *Usage) Client(ctx context.Context, g gpu.GPU) (string, error) {
 }
 
 // search returns a process that has a wanted device node open, unless ignored says otherwise.
-func (u *Usage) search(ctx context.Context, wanted func(file string) bool, ignored func(pid, name string, open []string) bool) (string, error) {
+func (u *Usage) search(
+	ctx context.Context, wanted func(file string) bool, ignored func(pid, name string, open []string) bool,
+) (string, error) {
 	processes, err := os.ReadDir(u.o.ProcRoot)
 	if err != nil {
 		return "", fmt.Errorf("list the node's processes: %w", err)

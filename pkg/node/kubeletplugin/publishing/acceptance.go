@@ -82,12 +82,15 @@ func refuses(err error) bool {
 // settle returns the pools that the API server accepts. A refused device has its last accepted form with the present
 // taints, or without them. If neither is possible beside the others, the whole pool stays. kept has the names of such
 // pools. Unless all questions have an answer, settle returns the wanted pools.
-func (a *acceptance) settle(ctx context.Context, wanted map[string]resourceslice.Pool) (out map[string]resourceslice.Pool, kept map[string]bool) {
+func (a *acceptance) settle(
+	ctx context.Context, wanted map[string]resourceslice.Pool,
+) (out map[string]resourceslice.Pool, kept map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	out, kept, refused, err := a.accepted(ctx, wanted)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot ask the API server whether it accepts the slices; publishing them unasked", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot ask the API server whether it accepts the slices; publishing them "+
+			"unasked", "err", err)
 		return wanted, nil
 	}
 	a.refusing = len(refused) > 0
@@ -147,7 +150,9 @@ func (a *acceptance) accepted(ctx context.Context, wanted map[string]resourcesli
 }
 
 // find returns the refused devices of a slice.
-func (a *acceptance) find(ctx context.Context, pool string, s resourceslice.Slice, age time.Duration) ([]refusal, error) {
+func (a *acceptance) find(
+	ctx context.Context, pool string, s resourceslice.Slice, age time.Duration,
+) ([]refusal, error) {
 	refused, err := a.ask(ctx, pool, s, age)
 	switch {
 	case err != nil || refused == nil:
@@ -171,7 +176,9 @@ func (a *acceptance) find(ctx context.Context, pool string, s resourceslice.Slic
 
 // replace returns a pool without the refused forms of devices. ok is false if the published pool must stay: a device
 // was published that claims can have, and has no accepted form with the counters of the others.
-func (a *acceptance) replace(ctx context.Context, name string, wanted, published resourceslice.Pool, refused []refusal) (
+func (a *acceptance) replace(
+	ctx context.Context, name string, wanted, published resourceslice.Pool, refused []refusal,
+) (
 	out resourceslice.Pool, ok bool, err error,
 ) {
 	last, instead := map[string]resourceapi.Device{}, map[string]*resourceapi.Device{}
@@ -259,7 +266,9 @@ func counted(all []resourceslice.Slice) (out []resourceslice.Slice) {
 
 // ask returns the API server's refusal of a slice, by a dry run. Acceptance counts until the content changes, and a
 // refusal for this time. err is about the question.
-func (a *acceptance) ask(ctx context.Context, pool string, s resourceslice.Slice, age time.Duration) (refusal, err error) {
+func (a *acceptance) ask(
+	ctx context.Context, pool string, s resourceslice.Slice, age time.Duration,
+) (refusal, err error) {
 	content := key(pool, s)
 	for _, known := range []map[[sha256.Size]byte]answer{a.answers, a.before} {
 		if one, ok := known[content]; ok && (one.refusal == nil || time.Since(one.at) < age) {
@@ -346,8 +355,9 @@ func (a *acceptance) report(refused []refusal) {
 	}
 	a.p.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.PublishRefused, Attempt: "publish", Device: name, Cause: errors.New(cause),
-		Remedy: "the devices keep the last form that the API server accepted, or are not published; others are not affected. Correct the admission " +
-			"policy or quota that the message names; if it names none, report this. The plugin asks again every minute",
+		Remedy: "the devices keep the last form that the API server accepted, or are not published; others are not " +
+			"affected. Correct the admission policy or quota that the message names; if it names none, report this. " +
+			"The plugin asks again every minute",
 	})
 	for _, r := range refused {
 		reason := "Failed"

@@ -47,7 +47,9 @@ type Cordons struct {
 }
 
 // NewCordons fires changed after the first read and after each change.
-func NewCordons(client kubernetes.Interface, driver, node string, reports notify.Reporter, changed notify.Trigger) *Cordons {
+func NewCordons(
+	client kubernetes.Interface, driver, node string, reports notify.Reporter, changed notify.Trigger,
+) *Cordons {
 	return &Cordons{client: client, driver: driver, node: node, reports: reports, changed: changed}
 }
 
@@ -127,8 +129,11 @@ func (c *Cordons) set(o any) {
 	found, err := wire.ParseCordons(c.driver, node.Annotations)
 	if err != nil {
 		c.report(&claimerror.Error{
-			Reason: claimerror.InvalidParameters, Attempt: "read which GPUs of the node are cordoned", Cause: err,
-			Remedy: fmt.Sprintf("correct the annotations of Node %s, or use kubectl gpu cordon, drain and uncordon", c.node),
+			Reason:  claimerror.InvalidParameters,
+			Attempt: "read which GPUs of the node are cordoned",
+			Cause:   err,
+			Remedy: fmt.Sprintf("correct the annotations of Node %s, or use kubectl gpu cordon, drain and uncordon",
+				c.node),
 		})
 	}
 	reservations, err := wire.ParseReservations(c.driver, node.Annotations)
@@ -137,7 +142,8 @@ func (c *Cordons) set(o any) {
 			Reason:  claimerror.InvalidParameters,
 			Attempt: "read which GPUs of the node are reserved for a pod of higher priority",
 			Cause:   err,
-			Remedy:  fmt.Sprintf("remove the annotations of Node %s; the controller sets them again if it needs them", c.node),
+			Remedy: fmt.Sprintf("remove the annotations of Node %s; the controller sets them again if it needs them",
+				c.node),
 		})
 	}
 	c.mu.Lock()

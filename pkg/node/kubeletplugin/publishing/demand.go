@@ -82,7 +82,8 @@ type Demand struct {
 // NewDemand reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
 // later change.
 func NewDemand(
-	ctx context.Context, client kubernetes.Interface, driver, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
+	ctx context.Context, client kubernetes.Interface, driver, namespace, name, node string, reports notify.Reporter,
+	changed notify.Trigger,
 ) *Demand {
 	a := &Demand{
 		client:    client,
@@ -250,7 +251,8 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 				Reason:  claimerror.InvalidParameters,
 				Attempt: "read the ConfigMap " + a.namespace + "/" + a.name,
 				Cause:   err,
-				Remedy:  "the published devices stay as they are; delete the ConfigMap, and the controller writes it again",
+				Remedy: "the published devices stay as they are; delete the ConfigMap, and the controller writes " +
+					"it again",
 			})
 		}
 		return false

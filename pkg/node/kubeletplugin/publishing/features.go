@@ -78,7 +78,9 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 
 // probeFeatures sends a slice with all these fields as a dry run. Thus the features are known before the scheduler can
 // see a device without its taint.
-func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, driver, node, pool string) (features, error) {
+func probeFeatures(
+	ctx context.Context, client resourcev1.ResourceSlicesGetter, driver, node, pool string,
+) (features, error) {
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-" + driver + "-"},
 		Spec: resourceapi.ResourceSliceSpec{

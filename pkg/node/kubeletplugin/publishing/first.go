@@ -19,7 +19,9 @@ import (
 // finds the slices by the index in their names, and completes or repairs them after an error. If its cache lags by more
 // than that second, it creates them again, and later removes one of each two. The scheduler uses no pool with slices
 // twice.
-func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, pools map[string]resourceslice.Pool) error {
+func (p *Publisher) createFirst(
+	ctx context.Context, owner *resourceslice.Owner, pools map[string]resourceslice.Pool,
+) error {
 	client := p.o.Client.ResourceV1().ResourceSlices()
 	found, err := client.List(ctx, metav1.ListOptions{FieldSelector: p.ownSlices()})
 	if err != nil || len(found.Items) > 0 {

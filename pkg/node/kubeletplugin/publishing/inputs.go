@@ -135,7 +135,8 @@ func (in inputs) conditions() map[string]resourceslices.Condition {
 			set(at, resourceslices.NotReady, in.notReady)
 		case in.incomplete && !whole.Has(at):
 			set(at, resourceslices.Withheld,
-				"a claim with an unreadable record may hold it; it is available again when that claim is looked up or released")
+				"a claim with an unreadable record may hold it; it is available again when that claim is looked up "+
+					"or released")
 		}
 		if len(g.Faults) == 0 {
 			continue

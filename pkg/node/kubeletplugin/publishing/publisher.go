@@ -166,7 +166,8 @@ func (p *Publisher) succeed(ctx context.Context) {
 	}
 	switch {
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "Cannot find out whether another instance of the plugin is newer; continuing as before")
+		klog.FromContext(ctx).Error(err,
+			"Cannot find out whether another instance of the plugin is newer; continuing as before")
 	case deleted:
 	case newest && p.session == nil:
 		p.session = p.startSession(ctx)
@@ -272,7 +273,8 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 		p.mu.Lock()
 		content, _ := json.Marshal(p.desired) // API types always encode.
 		p.mu.Unlock()
-		logger.Error(err, "The API server or an admission policy refuses the slices as invalid; if no policy does, please report this", "slices", string(content))
+		logger.Error(err, "The API server or an admission policy refuses the slices as invalid; if no policy does, "+
+			"please report this", "slices", string(content))
 	default:
 		p.o.Metrics.PublishFailed("Failed")
 		logger.Error(err, "Publishing failed; trying again", "during", msg)
@@ -283,7 +285,8 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 func (p *Publisher) probe(ctx context.Context) {
 	f, err := probeFeatures(ctx, p.o.Client.ResourceV1(), p.o.Driver, p.o.Node, p.pool)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; dropped fields will show them", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; dropped fields will show them",
+			"err", err)
 		return
 	}
 	p.probed.Store(true)

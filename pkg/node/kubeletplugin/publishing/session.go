@@ -57,7 +57,8 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 		resources := accepted(wanted)
 		owner := &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node}
 		if err := p.createFirst(ctx, owner, resources.Pools); err != nil {
-			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer", "err", err)
+			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer",
+				"err", err)
 		}
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
 			DriverName: p.o.Driver, KubeClient: p.o.Client, Owner: owner, Resources: resources,

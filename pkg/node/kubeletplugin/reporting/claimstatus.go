@@ -126,7 +126,9 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 }
 
 // lost queues a status that marks some of the claim's devices as gone.
-func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
+func (w *ClaimStatus) lost(
+	claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error,
+) {
 	var want []resourceapi.AllocatedDeviceStatus
 	for _, d := range devices {
 		s := w.deviceStatus(claim, d)
@@ -139,7 +141,9 @@ func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicesta
 	w.write(claim, want, 0)
 }
 
-func (w *ClaimStatus) write(claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus, delay time.Duration) {
+func (w *ClaimStatus) write(
+	claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus, delay time.Duration,
+) {
 	w.mu.Lock()
 	w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, devices}
 	w.mu.Unlock()
@@ -219,7 +223,9 @@ func (w *ClaimStatus) unhealthy(d devicestate.PreparedDevice) []metav1.Condition
 	return nil
 }
 
-func (w *ClaimStatus) deviceStatus(claim *resourceapi.ResourceClaim, d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
+func (w *ClaimStatus) deviceStatus(
+	claim *resourceapi.ResourceClaim, d devicestate.PreparedDevice,
+) resourceapi.AllocatedDeviceStatus {
 	about := deviceData{
 		memberData: memberData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor}, CDIDevice: d.CDIDeviceID,
 		Strategy: string(d.Sharing.Strategy), MemoryMiB: d.Share.UsableBytes >> 20, ComputePercent: d.Share.Compute,

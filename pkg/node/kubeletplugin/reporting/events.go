@@ -169,7 +169,9 @@ type Claims struct {
 	metrics *metrics.Metrics
 }
 
-func NewClaims(engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics) Claims {
+func NewClaims(
+	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics,
+) Claims {
 	return Claims{engine, claims, e, s, m}
 }
 

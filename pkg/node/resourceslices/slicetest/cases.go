@@ -20,7 +20,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Case is a node: a board, what NVML and sysfs say of it, the settings, what the cluster asks for, and the API server's features.
+// Case is a node: a board, what NVML and sysfs say of it, the settings, what the cluster asks for, and the API
+// server's features.
 type Case struct {
 	Name     string
 	Snapshot gpu.Snapshot
@@ -43,7 +44,8 @@ var settingsFiles = func() map[string]string {
 		"default of a chart": "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]",
 		"nothing":            "publish: [{profiles: None, groups: None, monitors: None, shareable: None}]",
 		"one profile":        "publish: [{profiles: [Auto, 1g.10gb], shareable: Partitions}]",
-		"one device": "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, rename: nvidia.com/" +
+		"one device": "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, rename: " +
+			"nvidia.com/" +
 			strings.Repeat("x", 200) + ", devices: [0], replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}",
 	}
 	for _, section := range []string{"timeSlicing", "mps"} {
@@ -54,7 +56,8 @@ var settingsFiles = func() map[string]string {
 					interval, publish = ", interval: Long", ""
 				}
 				out[fmt.Sprintf("%s, renamed %v, %d replicas", section, renamed, replicas)] = fmt.Sprintf(
-					"publish: [{groups: All%s}]\nsharing: {%s: {renameByDefault: %v, failRequestsGreaterThanOne: true, maxShares: 40%s, "+
+					"publish: [{groups: All%s}]\n"+
+						"sharing: {%s: {renameByDefault: %v, failRequestsGreaterThanOne: true, maxShares: 40%s, "+
 						"resources: [{name: nvidia.com/gpu, replicas: %d}, {name: nvidia.com/mig-*, replicas: %d}]}}",
 					publish, section, renamed, interval, replicas, replicas)
 			}
@@ -80,8 +83,10 @@ var demands = func() map[string]sharing.Demand {
 	shares, partitions, groups, monitors, sample := nothing, nothing, nothing, nothing, nothing
 	shares.shares, partitions.placements, groups.groups, monitors.monitors = 0, 0, 0, 0
 	sample.placements = sharing.OnePlacement
-	out["shares"], out["partitions"], out["groups"], out["monitors"], out["a sample"] = shares, partitions, groups, monitors, sample
-	out["everything ends"] = demand{sharing.EndingPlacements, sharing.EndingPlacements, sharing.EndingPlacements, sharing.EndingPlacements}
+	out["shares"], out["partitions"], out["groups"], out["monitors"], out["a sample"] = shares, partitions, groups,
+		monitors, sample
+	out["everything ends"] = demand{sharing.EndingPlacements, sharing.EndingPlacements, sharing.EndingPlacements,
+		sharing.EndingPlacements}
 	return out
 }()
 
@@ -127,7 +132,8 @@ func boards(name string) (map[string]gpu.Snapshot, error) {
 		"hostile": with(func(s *gpu.Snapshot, g *gpu.GPU) {
 			all(s, g)
 			long := strings.Repeat("ü\xff/", 100)
-			s.Machine, s.Driver.Version, g.ProductName, g.Brand, g.Architecture, g.AddressingMode = long, "0580.00126.09", long, long, long, long
+			s.Machine, s.Driver.Version, g.ProductName, g.Brand, g.Architecture, g.AddressingMode = long,
+				"0580.00126.09", long, long, long, long
 			g.UUID, g.PCIeRoot, g.Fabric.ClusterUUID, g.Class = "GPU-"+long, long, long, long
 			g.ComputeCapability, g.Multiprocessors, g.Index = gpu.Version{Major: 1 << 30, Minor: 1 << 30}, 1<<31-1, -1
 		}),
@@ -143,7 +149,8 @@ func boards(name string) (map[string]gpu.Snapshot, error) {
 var states = map[string]func(gpu.Snapshot, *resourceslices.Options){
 	"well": func(gpu.Snapshot, *resourceslices.Options) {},
 	"cordoned, reserved, stuck and held": func(s gpu.Snapshot, o *resourceslices.Options) {
-		o.Cordons, o.Reserved, o.Stuck, o.AllowReset = wire.Cordons{}, sets.New[string](), map[string][]gpu.Partition{}, true
+		o.Cordons, o.Reserved, o.Stuck, o.AllowReset = wire.Cordons{}, sets.New[string](), map[string][]gpu.Partition{},
+			true
 		o.Evict = []string{string(resourceslices.Stuck), string(resourceslices.NoDemand)}
 		for i, g := range s.GPUs {
 			o.Cordons[g.PCIAddress] = resourceapi.DeviceTaintEffectNoExecute
@@ -152,14 +159,15 @@ var states = map[string]func(gpu.Snapshot, *resourceslices.Options){
 				o.Stuck[g.PCIAddress] = []gpu.Partition{{Profile: p.Name, Placement: p.Placements[0]}}
 			}
 			o.Held = append(o.Held, resourceslices.Held{
-				Device: gpu.Device{Kind: []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}[i%2], PCIAddress: g.PCIAddress}, Share: true, GPU: g,
+				Device: gpu.Device{Kind: []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}[i%2], PCIAddress: g.PCIAddress},
+				Share:  true, GPU: g,
 			})
 		}
 	},
 }
 
-// Cases returns each board with all facts, each setting and each demand. Servers and states take turns, because all combinations are
-// too many, and so are the cases with other facts. Boards have two GPUs.
+// Cases returns each board with all facts, each setting and each demand. Servers and states take turns, because all
+// combinations are too many, and so are the cases with other facts. Boards have two GPUs.
 func Cases() iter.Seq2[Case, error] {
 	return func(yield func(Case, error) bool) {
 		turn := 0

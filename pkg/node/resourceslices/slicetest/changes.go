@@ -22,17 +22,48 @@ import (
 
 // attributeForms are all forms of an attribute's value, by the field of the API.
 var attributeForms = map[string]resourceapi.DeviceAttribute{
-	"string": {StringValue: new("1.0.0")}, "int": {IntValue: new(int64(-1))}, "bool": {BoolValue: new(true)},
-	"version": {VersionValue: new("1.0.0")}, "strings": {StringValues: []string{"gpu"}}, "ints": {IntValues: []int64{1}},
-	"bools": {BoolValues: []bool{true}}, "versions": {VersionValues: []string{"1.0.0"}},
+	"string":   {StringValue: new("1.0.0")},
+	"int":      {IntValue: new(int64(-1))},
+	"bool":     {BoolValue: new(true)},
+	"version":  {VersionValue: new("1.0.0")},
+	"strings":  {StringValues: []string{"gpu"}},
+	"ints":     {IntValues: []int64{1}},
+	"bools":    {BoolValues: []bool{true}},
+	"versions": {VersionValues: []string{"1.0.0"}},
 }
 
 // amounts are amounts that Kubernetes can read, and whether a slice may have them.
 var amounts = map[string]bool{
-	"0": true, "1": true, "100": true, "1Ki": true, "1k": true, "81559Mi": true, "2Ti": true, "1073741824": true, "1023Ti": true,
-	"-1": false, "-1Gi": false, "-9223372036854775808": false, "500m": false, "1500m": false, "0.1": false, "1n": false, "1u": false,
-	"1025Ti": false, "9223372036854775807": false, "9223372036854775808": false, "18446744073709551616": false, "16Ei": false, "8E": false, "2P": false,
-	"1e3": false, "1e15": false, "1e99": false, "1e999999999": false, "9999999999999999Ti": false, "12345678901234567": false,
+	"0":                    true,
+	"1":                    true,
+	"100":                  true,
+	"1Ki":                  true,
+	"1k":                   true,
+	"81559Mi":              true,
+	"2Ti":                  true,
+	"1073741824":           true,
+	"1023Ti":               true,
+	"-1":                   false,
+	"-1Gi":                 false,
+	"-9223372036854775808": false,
+	"500m":                 false,
+	"1500m":                false,
+	"0.1":                  false,
+	"1n":                   false,
+	"1u":                   false,
+	"1025Ti":               false,
+	"9223372036854775807":  false,
+	"9223372036854775808":  false,
+	"18446744073709551616": false,
+	"16Ei":                 false,
+	"8E":                   false,
+	"2P":                   false,
+	"1e3":                  false,
+	"1e15":                 false,
+	"1e99":                 false,
+	"1e999999999":          false,
+	"9999999999999999Ti":   false,
+	"12345678901234567":    false,
 }
 
 // Change is one value of a slice that a plugin can write.
@@ -41,8 +72,8 @@ type Change struct {
 	Do   func(*resourceapi.ResourceSlice)
 	// Denied means that the policy must deny the slice.
 	Denied bool
-	// NotWhole means that the scheduler finds the pool incomplete or invalid, or that it has more devices than a claim can
-	// have. Claims for all devices wait then; SECURITY.md says so.
+	// NotWhole means that the scheduler finds the pool incomplete or invalid, or that it has more devices than a claim
+	// can have. Claims for all devices wait then; SECURITY.md says so.
 	NotWhole bool
 	// Repeated means that devices of the pool have the same name. Schedulers of 1.34 fail for all claims then.
 	Repeated bool
@@ -62,12 +93,17 @@ func Changes() (out []Change) {
 		own := resourceapi.QualifiedName(Driver + "/" + e.Name)
 		if !e.Capacity {
 			for form, value := range attributeForms {
-				device("attribute "+e.Name+" as "+form, form != e.Type || e.Name == "type", func(d *resourceapi.Device) { d.Attributes[name] = value })
+				device("attribute "+e.Name+" as "+form, form != e.Type || e.Name == "type",
+					func(d *resourceapi.Device) { d.Attributes[name] = value })
 				if !strings.Contains(e.Name, "/") {
-					device("attribute "+string(own)+" as "+form, true, func(d *resourceapi.Device) { d.Attributes[own] = value })
+					device("attribute "+string(own)+" as "+form, true, func(d *resourceapi.Device) {
+						d.Attributes[own] = value
+					})
 				}
 			}
-			device("no attribute "+e.Name, len(e.Always) > 0, func(d *resourceapi.Device) { delete(d.Attributes, name) })
+			device("no attribute "+e.Name, len(e.Always) > 0, func(d *resourceapi.Device) {
+				delete(d.Attributes, name)
+			})
 			continue
 		}
 		device("no capacity "+e.Name, len(e.Always) > 0, func(d *resourceapi.Device) { delete(d.Capacity, name) })
@@ -133,7 +169,8 @@ func Changes() (out []Change) {
 
 func (c *Change) repeat() { c.NotWhole, c.Repeated = true, true }
 
-// fields returns changes of the other fields of a slice. The API server denies some of them too, but not each version of it.
+// fields returns changes of the other fields of a slice. The API server denies some of them too, but not each version
+// of it.
 func fields() (out []Change) {
 	slice := func(name string, denied bool, do func(*resourceapi.ResourceSliceSpec)) *Change {
 		out = append(out, Change{Name: name, Denied: denied, Do: func(s *resourceapi.ResourceSlice) { do(&s.Spec) }})
@@ -147,37 +184,58 @@ func fields() (out []Change) {
 		})
 	}
 	// The scheduler cannot parse the second one.
-	for what, operator := range map[string]corev1.NodeSelectorOperator{"a": corev1.NodeSelectorOpExists, "an invalid": "?"} {
-		nodes := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: operator}}}}}
-		slice(what+" selector of nodes", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.NodeSelector = nil, nodes })
-		slice(what+" selector of nodes beside the name", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeSelector = nodes })
+	for what, operator := range map[string]corev1.NodeSelectorOperator{"a": corev1.NodeSelectorOpExists,
+		"an invalid": "?"} {
+		nodes := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "k", Operator: operator}}},
+		}}
+		slice(what+" selector of nodes", true, func(s *resourceapi.ResourceSliceSpec) {
+			s.NodeName, s.NodeSelector = nil, nodes
+		})
+		slice(what+" selector of nodes beside the name", true, func(s *resourceapi.ResourceSliceSpec) {
+			s.NodeSelector = nodes
+		})
 		device(what+" selector of nodes of a device", true, func(d *resourceapi.Device) { d.NodeSelector = nodes })
 	}
 	slice("all nodes", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, new(true) })
 	slice("all nodes beside the name", true, func(s *resourceapi.ResourceSliceSpec) { s.AllNodes = new(true) })
 	slice("no node", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeName = nil })
 	slice("another node", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeName = new("good") })
-	slice("nodes by device", true, func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, new(true) })
-	slice("nodes by device beside the name", true, func(s *resourceapi.ResourceSliceSpec) { s.PerDeviceNodeSelection = new(true) })
+	slice("nodes by device", true, func(s *resourceapi.ResourceSliceSpec) {
+		s.NodeName, s.PerDeviceNodeSelection = nil, new(true)
+	})
+	slice("nodes by device beside the name", true, func(s *resourceapi.ResourceSliceSpec) {
+		s.PerDeviceNodeSelection = new(true)
+	})
 	slice("another driver", true, func(s *resourceapi.ResourceSliceSpec) { s.Driver = "nic.example.com" })
 	slice("another node's pool", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "good/gpu" })
-	slice("a pool of a longer node name", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = wire.NodeOf(s.Pool.Name) + "2/gpu" })
+	slice("a pool of a longer node name", true, func(s *resourceapi.ResourceSliceSpec) {
+		s.Pool.Name = wire.NodeOf(s.Pool.Name) + "2/gpu"
+	})
 	slice("a pool without node", true, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "gpu" })
-	slice("another pool", false, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = wire.NodeOf(s.Pool.Name) + "/other" }).NotWhole = true
+	slice("another pool", false, func(s *resourceapi.ResourceSliceSpec) {
+		s.Pool.Name = wire.NodeOf(s.Pool.Name) + "/other"
+	}).NotWhole = true
 	slice("an attribute of types of partitions", true, func(s *resourceapi.ResourceSliceSpec) {
 		s.PartitionTypeAttribute = new(resourceapi.FullyQualifiedName("a.example.com/b"))
 	})
-	slice("skipped operations of the node", true, func(s *resourceapi.ResourceSliceSpec) { s.SkipNodeOperations = []resourceapi.SkipNodeOperation{"*"} })
+	slice("skipped operations of the node", true, func(s *resourceapi.ResourceSliceSpec) {
+		s.SkipNodeOperations = []resourceapi.SkipNodeOperation{"*"}
+	})
 	for _, n := range []int64{math.MinInt64, -1, 0, 2, math.MaxInt64} {
 		slice(fmt.Sprint("generation ", n), false, func(s *resourceapi.ResourceSliceSpec) { s.Pool.Generation = n })
-		slice(fmt.Sprint("number of slices ", n), false, func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = n }).NotWhole = true
+		slice(fmt.Sprint("number of slices ", n), false, func(s *resourceapi.ResourceSliceSpec) {
+			s.Pool.ResourceSliceCount = n
+		}).NotWhole = true
 	}
 	slice("no devices", false, func(s *resourceapi.ResourceSliceSpec) { s.Devices = nil })
 	slice("no counters", false, func(s *resourceapi.ResourceSliceSpec) { s.SharedCounters = nil }).NotWhole = true
 	slice("counter sets twice", false, func(s *resourceapi.ResourceSliceSpec) {
 		s.SharedCounters = append(s.SharedCounters, s.SharedCounters...)
 	}).NotWhole = true
-	slice("devices twice", false, func(s *resourceapi.ResourceSliceSpec) { s.Devices = append(s.Devices, s.Devices...) }).repeat()
+	slice("devices twice", false, func(s *resourceapi.ResourceSliceSpec) {
+		s.Devices = append(s.Devices, s.Devices...)
+	}).repeat()
 	slice("most devices", false, func(s *resourceapi.ResourceSliceSpec) {
 		for i := 0; len(s.Devices) > 0 && len(s.Devices) < resourceapi.ResourceSliceMaxDevices; i++ {
 			d := *s.Devices[i].DeepCopy()
@@ -192,12 +250,16 @@ func fields() (out []Change) {
 	device("all nodes of a device", true, func(d *resourceapi.Device) { d.AllNodes = new(true) })
 	device("bound to its node", true, func(d *resourceapi.Device) { d.BindsToNode = new(true) })
 	device("conditions before binding", true, func(d *resourceapi.Device) { d.BindingConditions = []string{"never"} })
-	device("conditions against binding", true, func(d *resourceapi.Device) { d.BindingFailureConditions = []string{"ever"} })
+	device("conditions against binding", true, func(d *resourceapi.Device) {
+		d.BindingFailureConditions = []string{"ever"}
+	})
 	device("resources of the node", true, func(d *resourceapi.Device) {
 		d.NodeAllocatableResources = map[corev1.ResourceName]resourceapi.NodeAllocatableResource{"cpu": {}}
 	})
 	for _, several := range []bool{false, true} {
-		device(fmt.Sprint("several allocations ", several), false, func(d *resourceapi.Device) { d.AllowMultipleAllocations = &several })
+		device(fmt.Sprint("several allocations ", several), false, func(d *resourceapi.Device) {
+			d.AllowMultipleAllocations = &several
+		})
 	}
 	device("shareable without policies", false, func(d *resourceapi.Device) {
 		d.AllowMultipleAllocations = new(true)
@@ -206,37 +268,52 @@ func fields() (out []Change) {
 			d.Capacity[name] = c
 		}
 	})
-	for _, effect := range []resourceapi.DeviceTaintEffect{"", "?", resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute} {
+	for _, effect := range []resourceapi.DeviceTaintEffect{"", "?", resourceapi.DeviceTaintEffectNone,
+		resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute} {
 		device("taints with the effect "+string(effect), false, func(d *resourceapi.Device) {
 			d.Taints = nil
 			for i := range resourceapi.DeviceTaintsMaxLength {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: fmt.Sprint("k", i), Value: strings.Repeat("v", 63), Effect: effect, TimeAdded: &metav1.Time{}})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{
+					Key:       fmt.Sprint("k", i),
+					Value:     strings.Repeat("v", 63),
+					Effect:    effect,
+					TimeAdded: &metav1.Time{},
+				})
 			}
 		})
 	}
 	device("no taints", false, func(d *resourceapi.Device) { d.Taints = nil })
 	uses := func(set, counter string) []resourceapi.DeviceCounterConsumption {
-		return []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: map[string]resourceapi.Counter{counter: {Value: resource.MustParse("1")}}}}
+		return []resourceapi.DeviceCounterConsumption{
+			{CounterSet: set, Counters: map[string]resourceapi.Counter{counter: {Value: resource.MustParse("1")}}},
+		}
 	}
 	device("no consumed counters", false, func(d *resourceapi.Device) { d.ConsumesCounters = nil })
-	device("an unknown counter set", false, func(d *resourceapi.Device) { d.ConsumesCounters = uses("none", "none") }).NotWhole = true
+	device("an unknown counter set", false, func(d *resourceapi.Device) {
+		d.ConsumesCounters = uses("none", "none")
+	}).NotWhole = true
 	device("an unknown counter", false, func(d *resourceapi.Device) {
 		if len(d.ConsumesCounters) > 0 {
 			d.ConsumesCounters = uses(d.ConsumesCounters[0].CounterSet, "none")
 		}
 	}).NotWhole = true
-	device("counters consumed twice", false, func(d *resourceapi.Device) { d.ConsumesCounters = append(d.ConsumesCounters, d.ConsumesCounters...) })
+	device("counters consumed twice", false, func(d *resourceapi.Device) {
+		d.ConsumesCounters = append(d.ConsumesCounters, d.ConsumesCounters...)
+	})
 	device("no attributes", true, func(d *resourceapi.Device) { d.Attributes = nil })
 	device("no capacities", true, func(d *resourceapi.Device) { d.Capacity = nil })
 	for _, kind := range []string{"", "none", "GPU", "gpu ", strings.Repeat("x", 64)} {
-		device("type "+kind, true, func(d *resourceapi.Device) { d.Attributes["type"] = resourceapi.DeviceAttribute{StringValue: &kind} })
+		device("type "+kind, true, func(d *resourceapi.Device) {
+			d.Attributes["type"] = resourceapi.DeviceAttribute{StringValue: &kind}
+		})
 	}
 	// The ends of the ranges of values, of the right kind.
 	for _, e := range resourceslices.Catalogue() {
 		var values []resourceapi.DeviceAttribute
 		switch e.Type {
 		case "string":
-			for _, text := range []string{"", strings.Repeat("x", 64), strings.Repeat("ü", 32), "a\x00b", "(", "1g.10gb'"} {
+			for _, text := range []string{"", strings.Repeat("x", 64), strings.Repeat("ü", 32), "a\x00b", "(",
+				"1g.10gb'"} {
 				values = append(values, resourceapi.DeviceAttribute{StringValue: &text})
 			}
 		case "int":
@@ -250,50 +327,66 @@ func fields() (out []Change) {
 		}
 		for i, value := range values {
 			if e.Name != "type" {
-				device(fmt.Sprint(e.Name, " with value ", i), false, func(d *resourceapi.Device) { d.Attributes[resourceapi.QualifiedName(e.Name)] = value })
+				device(fmt.Sprint(e.Name, " with value ", i), false, func(d *resourceapi.Device) {
+					d.Attributes[resourceapi.QualifiedName(e.Name)] = value
+				})
 			}
 		}
 	}
 	for form, value := range attributeForms {
-		for _, name := range []resourceapi.QualifiedName{"unknown", "resource.kubernetes.io/unknown", "other.example.com/type"} {
+		for _, name := range []resourceapi.QualifiedName{"unknown", "resource.kubernetes.io/unknown",
+			"other.example.com/type"} {
 			several := slices.Contains([]string{"strings", "ints", "bools", "versions"}, form)
-			device("attribute "+string(name)+" as "+form, several, func(d *resourceapi.Device) { d.Attributes[name] = value })
+			device("attribute "+string(name)+" as "+form, several, func(d *resourceapi.Device) {
+				d.Attributes[name] = value
+			})
 		}
 	}
 	return out
 }
 
-// Documented returns claims for each class alone, and further claims as in docs/ and demo/: selectors, parts of devices and
-// constraints.
+// Documented returns claims for each class alone, and further claims as in docs/ and demo/: selectors, parts of
+// devices and constraints.
 func Documented(classes map[string]*resourceapi.DeviceClass) map[string]resourceapi.DeviceClaim {
 	out := map[string]resourceapi.DeviceClaim{}
 	one := func(r resourceapi.ExactDeviceRequest) resourceapi.DeviceClaim {
 		return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &r}}}
 	}
 	for name := range classes {
-		out["one of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1})
-		out["two of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2})
+		out["one of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1})
+		out["two of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2})
 		// All of more than 32 devices is an error, also of correct ones.
 		if !strings.HasPrefix(name, "mig.") {
-			out["all of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name, AllocationMode: resourceapi.DeviceAllocationModeAll})
+			out["all of "+name] = one(resourceapi.ExactDeviceRequest{DeviceClassName: name,
+				AllocationMode: resourceapi.DeviceAllocationModeAll})
 		}
 	}
 	exact := func(class string, count int64, expressions ...string) resourceapi.ExactDeviceRequest {
-		r := resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
+		r := resourceapi.ExactDeviceRequest{DeviceClassName: class,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 		for _, e := range expressions {
 			r.Selectors = append(r.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
-				Expression: strings.NewReplacer("ATTRIBUTES", "device.attributes['"+Driver+"']", "CAPACITY", "device.capacity['"+Driver+"']").Replace(e),
+				Expression: strings.NewReplacer("ATTRIBUTES", "device.attributes['"+Driver+"']", "CAPACITY",
+					"device.capacity['"+Driver+"']").Replace(e),
 			}})
 		}
 		return r
 	}
 	for name, r := range map[string]resourceapi.ExactDeviceRequest{
-		"by model": exact(Driver, 1, "ATTRIBUTES.productName.lowerAscii().matches('^.*h100.*$') && CAPACITY.memory.compareTo(quantity('79Gi')) >= 0",
-			"ATTRIBUTES.cudaComputeCapability.compareTo(semver('9.0.0')) >= 0 && ATTRIBUTES.driverVersion.isGreaterThan(semver('535.0.0'))",
-			"ATTRIBUTES.index == 1 && ATTRIBUTES.migCapable && device.attributes['resource.kubernetes.io'].pciBusID != ''",
-			"ATTRIBUTES.architecture.startsWith('H') && ATTRIBUTES.uuid.size() > 1 && ATTRIBUTES.driverVersionRaw.contains('.')"),
-		"by profile": exact("mig.nvidia.com", 1, "ATTRIBUTES.profile == '1g.10gb' && ATTRIBUTES.parentUUID.endsWith('0')"),
-		"by size":    exact("nvlink."+Driver, 1, "ATTRIBUTES.gpuCount >= 2"),
+		"by model": exact(Driver, 1,
+			"ATTRIBUTES.productName.lowerAscii().matches('^.*h100.*$') && "+
+				"CAPACITY.memory.compareTo(quantity('79Gi')) >= 0",
+			"ATTRIBUTES.cudaComputeCapability.compareTo(semver('9.0.0')) >= 0 && "+
+				"ATTRIBUTES.driverVersion.isGreaterThan(semver('535.0.0'))",
+			"ATTRIBUTES.index == 1 && ATTRIBUTES.migCapable && "+
+				"device.attributes['resource.kubernetes.io'].pciBusID != ''",
+			"ATTRIBUTES.architecture.startsWith('H') && ATTRIBUTES.uuid.size() > 1 && "+
+				"ATTRIBUTES.driverVersionRaw.contains('.')"),
+		"by profile": exact("mig.nvidia.com", 1,
+			"ATTRIBUTES.profile == '1g.10gb' && ATTRIBUTES.parentUUID.endsWith('0')"),
+		"by size": exact("nvlink."+Driver, 1, "ATTRIBUTES.gpuCount >= 2"),
 	} {
 		out[name] = one(r)
 	}
@@ -305,14 +398,24 @@ func Documented(classes map[string]*resourceapi.DeviceClass) map[string]resource
 		out["a part by "+amount] = one(r)
 	}
 	same := one(exact("mig.nvidia.com", 2, "ATTRIBUTES.profile == '1g.10gb'"))
-	same.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName(Driver + "/parentUUID"))}}
+	same.Constraints = []resourceapi.DeviceConstraint{
+		{MatchAttribute: new(resourceapi.FullyQualifiedName(Driver + "/parentUUID"))},
+	}
 	out["two of one GPU"] = same
-	out["alternatives"] = resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
-		{Name: "a", DeviceClassName: "nvlink." + Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
-		{Name: "b", DeviceClassName: Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
-	}}}}
+	out["alternatives"] = resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+			{
+				Name:            "a",
+				DeviceClassName: "nvlink." + Driver,
+				AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
+				Count:           1,
+			},
+			{Name: "b", DeviceClassName: Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		}}},
+	}
 	monitor := exact("monitor."+Driver, 1)
-	monitor.AdminAccess, monitor.Tolerations = new(true), []resourceapi.DeviceToleration{{Key: wire.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
+	monitor.AdminAccess, monitor.Tolerations = new(true),
+		[]resourceapi.DeviceToleration{{Key: wire.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
 	out["monitoring"] = one(monitor)
 	return out
 }
@@ -324,13 +427,15 @@ func All(claim resourceapi.DeviceClaim) bool {
 	})
 }
 
-// Few leaves two devices of each type in the slices, and the smallest MIG profile. It returns the number of devices by type.
+// Few leaves two devices of each type in the slices, and the smallest MIG profile. It returns the number of devices by
+// type.
 func Few(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, map[string]int) {
 	seen := map[string]int{}
 	for _, s := range all {
 		s.Spec.Devices = slices.DeleteFunc(s.Spec.Devices, func(d resourceapi.Device) bool {
 			kind := *d.Attributes["type"].StringValue
-			if profile := d.Attributes["profile"].StringValue; profile != nil && *profile != "1g.10gb" || seen[kind] == 2 {
+			if profile := d.Attributes["profile"].StringValue; profile != nil && *profile != "1g.10gb" ||
+				seen[kind] == 2 {
 				return true
 			}
 			seen[kind]++
@@ -343,11 +448,18 @@ func Few(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, map[st
 // Monitor returns a slice of a pool with one device, which claims get only with admin access.
 func Monitor(node, pool string) *resourceapi.ResourceSlice {
 	d := resourceapi.Device{
-		Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}, Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
-		Taints: []resourceapi.DeviceTaint{{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		Name:       "none",
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
+		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
+		Taints: []resourceapi.DeviceTaint{
+			{Key: wire.MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		},
 	}
 	values := map[string]resourceapi.DeviceAttribute{
-		"string": {StringValue: new("none")}, "int": {IntValue: new(int64(-1))}, "bool": {BoolValue: new(false)}, "version": {VersionValue: new(wire.UnknownVersion)},
+		"string":  {StringValue: new("none")},
+		"int":     {IntValue: new(int64(-1))},
+		"bool":    {BoolValue: new(false)},
+		"version": {VersionValue: new(wire.UnknownVersion)},
 	}
 	for _, e := range resourceslices.Catalogue() {
 		switch name := resourceapi.QualifiedName(e.Name); {
@@ -362,7 +474,10 @@ func Monitor(node, pool string) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "invented-"},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: Driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1}, Devices: []resourceapi.Device{d},
+			Driver:   Driver,
+			NodeName: &node,
+			Pool:     resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
+			Devices:  []resourceapi.Device{d},
 		},
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Refusals returns the reasons for which API servers of Kubernetes 1.34 to 1.37 refuse a slice of the driver, by the rules of their
-// validation (k8s.io/kubernetes/pkg/apis/resource/validation).
+// Refusals returns the reasons for which API servers of Kubernetes 1.34 to 1.37 refuse a slice of the driver, by the
+// rules of their validation (k8s.io/kubernetes/pkg/apis/resource/validation).
 func Refusals(spec resourceapi.ResourceSliceSpec) []string {
 	c := refusals{}
 	c.atMost("slice", "counter sets", len(spec.SharedCounters), resourceapi.ResourceSliceMaxCounterSets)
@@ -76,9 +76,11 @@ func (c *refusals) counters(subject string, of map[string]resourceapi.Counter, l
 
 func (c *refusals) device(d resourceapi.Device) {
 	c.label(d.Name, d.Name)
-	c.atMost(d.Name, "attributes and capacities", len(d.Attributes)+len(d.Capacity), resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+	c.atMost(d.Name, "attributes and capacities", len(d.Attributes)+len(d.Capacity),
+		resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
 	c.atMost(d.Name, "taints", len(d.Taints), resourceapi.DeviceTaintsMaxLength)
-	c.atMost(d.Name, "counter consumptions", len(d.ConsumesCounters), resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice)
+	c.atMost(d.Name, "counter consumptions", len(d.ConsumesCounters),
+		resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice)
 	for name, a := range d.Attributes {
 		c.qualified(d.Name, name)
 		c.attribute(d.Name+", "+string(name), a)
@@ -92,7 +94,8 @@ func (c *refusals) device(d resourceapi.Device) {
 			c.add(d.Name, "taint %s=%s: %s", t.Key, t.Value, problem)
 		}
 		switch t.Effect {
-		case resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute:
+		case resourceapi.DeviceTaintEffectNone, resourceapi.DeviceTaintEffectNoSchedule,
+			resourceapi.DeviceTaintEffectNoExecute:
 		default:
 			c.add(d.Name, "taint %s has the effect %q", t.Key, t.Effect)
 		}
@@ -177,7 +180,8 @@ func (c *refusals) policy(subject string, shareable bool, capacity resourceapi.D
 		most = *r.Max
 	}
 	if r.Min == nil || r.Min.Cmp(*p.Default) > 0 || p.Default.Cmp(most) > 0 || most.Cmp(capacity.Value) > 0 {
-		c.add(subject, "default %s, range %s to %s of %s", p.Default.String(), text(r.Min), text(r.Max), capacity.Value.String())
+		c.add(subject, "default %s, range %s to %s of %s", p.Default.String(), text(r.Min), text(r.Max),
+			capacity.Value.String())
 		return
 	}
 	if r.Step == nil {

@@ -36,8 +36,8 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	return Slices(snapshot, node, sharing.Settings{}), nil
 }
 
-// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile or a
-// group. All partitions are an administrator's.
+// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG
+// profile or a group. All partitions are an administrator's.
 func Slices(
 	snapshot gpu.Snapshot, node string, settings sharing.Settings, change ...func(*resourceslices.Options),
 ) []*resourceapi.ResourceSlice {
@@ -91,7 +91,12 @@ func Scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
 		return gpu.Snapshot{}, err
 	}
 	none := filepath.Join(dir, "none")
-	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Scan(context.Background())
+	s, err := inventory.New(inventory.Options{
+		Library:  nvmlfake.New(machine),
+		ProcRoot: none,
+		SysRoot:  none,
+		DevRoot:  none,
+	}).Scan(context.Background())
 	Locate(p, &s)
 	return s, err
 }

@@ -8,10 +8,21 @@ import "gpu-dra-driver/pkg/gpu"
 const mib = 1 << 20
 
 // profile takes the engines in the order multiprocessors, copy engines, decoders, encoders, JPEG and OFA engines.
-func profile(id int, name string, slices, instances int, memoryMiB uint64, engines [6]int, size int, starts ...int) gpu.Profile {
+func profile(
+	id int, name string, slices, instances int, memoryMiB uint64, engines [6]int, size int, starts ...int,
+) gpu.Profile {
 	p := gpu.Profile{
-		ID: id, Name: name, Slices: slices, Instances: instances, MemoryBytes: memoryMiB * mib,
-		Multiprocessors: engines[0], CopyEngines: engines[1], Decoders: engines[2], Encoders: engines[3], JPEGEngines: engines[4], OFAEngines: engines[5],
+		ID:              id,
+		Name:            name,
+		Slices:          slices,
+		Instances:       instances,
+		MemoryBytes:     memoryMiB * mib,
+		Multiprocessors: engines[0],
+		CopyEngines:     engines[1],
+		Decoders:        engines[2],
+		Encoders:        engines[3],
+		JPEGEngines:     engines[4],
+		OFAEngines:      engines[5],
 	}
 	for _, s := range starts {
 		p.Placements = append(p.Placements, gpu.Placement{Start: s, Size: size})

@@ -55,7 +55,9 @@ func engines(p gpu.Profile) [6]int {
 // starts. A set is valid until the next one. Their number grows fast with the number of slices.
 func Each(profiles []gpu.Profile) iter.Seq[[]layout.Choice] {
 	choices := all(profiles)
-	slices.SortStableFunc(choices, func(a, b layout.Choice) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+	slices.SortStableFunc(choices, func(a, b layout.Choice) int {
+		return cmp.Compare(a.Placement.Start, b.Placement.Start)
+	})
 	return func(yield func([]layout.Choice) bool) {
 		var from func(set []layout.Choice, next int) bool
 		from = func(set []layout.Choice, next int) bool {
