@@ -27,6 +27,8 @@ func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
 	boundedtest.Check(t, c.newDemandKeeper(l))
 	boundedtest.Check(t, l.budgets, "*unstructured.Unstructured")
 	boundedtest.Check(t, NewCertificate(client, "ns", "secret", "service", "configuration"), "*v1.Secret", "*v1.ValidatingWebhookConfiguration")
-	c.o.Waiting = true
-	boundedtest.Check(t, c.newLeading())
+	for _, preemption := range []bool{false, true} {
+		c.o.Waiting, c.o.Preemption = true, preemption
+		boundedtest.Check(t, c.newLeading())
+	}
 }
