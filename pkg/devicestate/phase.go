@@ -5,7 +5,7 @@ package devicestate
 
 import "gpu-dra-driver/pkg/claim/record"
 
-// phase is the meaning of a claim's record in a boot. The table in ARCHITECTURE.md says what follows from it.
+// phase is the meaning of a claim's record in a boot. The table in docs/design/records.md says what follows from it.
 type phase int
 
 const (
