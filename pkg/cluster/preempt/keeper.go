@@ -93,7 +93,7 @@ type Keeper struct {
 	swept, alone, woke time.Time
 }
 
-// refusal is about a pod that the API server did not evict. It is spared if that was no mere error.
+// refusal is about a pod that the API server did not evict. The pod is spared if that was a decision, not an error.
 type refusal struct {
 	spared bool
 	until  time.Time
