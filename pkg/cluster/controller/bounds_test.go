@@ -51,19 +51,19 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 		larger map[string]int
 	}{
 		"a node publishes other attributes each time": {changes: 100, change: func(e *env, i int) {
-			for _, s := range slicesAt(e.t, "t4-1", "a", 0) {
+			for _, s := range slicesAt(e.T, "t4-1", "a", 0) {
 				for _, d := range s.Spec.Devices {
 					d.Attributes["driverVersion"] = resourceapi.DeviceAttribute{VersionValue: new(fmt.Sprintf("1.0.%d", i))}
 				}
-				e.put(s)
+				e.Put(s)
 			}
 		}, after: time.Second},
 		"a node publishes another model each time": {changes: 100, change: func(e *env, i int) {
-			for _, s := range slicesAt(e.t, "t4-1", "a", 0) {
+			for _, s := range slicesAt(e.T, "t4-1", "a", 0) {
 				for _, d := range s.Spec.Devices {
 					d.Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprintf("Model %d", i))}
 				}
-				e.put(s)
+				e.Put(s)
 			}
 		}, pause: 60 * time.Millisecond, after: time.Second, larger: map[string]int{
 			// Each model has a class until the grace period ends.
@@ -72,45 +72,45 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 		"a node publishes another MIG layout each time": {changes: manyLayouts + 100, change: func(e *env, i int) {
 			scanned, err := slicetest.Scan("gh200", "a", 1)
 			if err != nil {
-				e.t.Fatal(err)
+				e.T.Fatal(err)
 			}
 			for n := range scanned.GPUs[0].MIG.Profiles {
 				scanned.GPUs[0].MIG.Profiles[n].MemoryBytes += uint64(i) << 20
 			}
 			for _, s := range slicetest.Slices(scanned, "a", sharing.Settings{}) {
-				e.put(s)
+				e.Put(s)
 			}
 		}, after: time.Second, larger: map[string]int{"samples.known": manyLayouts + 1}},
 		"models come and go": {changes: 100, change: func(e *env, i int) {
-			for _, s := range slicesAt(e.t, "t4-1", "a", 0) {
+			for _, s := range slicesAt(e.T, "t4-1", "a", 0) {
 				for _, d := range s.Spec.Devices {
 					d.Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprintf("Model %d", i))}
 				}
-				e.put(s)
+				e.Put(s)
 			}
 		}, after: 3 * grace, larger: map[string]int{"resources": maxResources}},
 		"nodes come and go": {changes: 100, change: func(e *env, i int) {
-			e.withdraw(fmt.Sprintf("node-%d", i-1))
-			e.publish("t4-1", fmt.Sprintf("node-%d", i), 0)
+			e.Withdraw(fmt.Sprintf("node-%d", i-1))
+			e.Publish("t4-1", fmt.Sprintf("node-%d", i), 0)
 		}, after: 2 * grace},
 		"classes come and go": {changes: maxResources + 100, change: func(e *env, i int) {
 			if i > 0 {
-				e.remove("deviceclasses", class(i-1).Name)
+				e.Remove("deviceclasses", class(i-1).Name)
 			}
-			e.put(class(i))
+			e.Put(class(i))
 		}, after: time.Second, larger: map[string]int{"resources": maxResources}},
 		"claims of many namespaces come and go": {changes: 100, change: func(e *env, i int) {
 			c := claimOf("c", smallest)
 			c.Namespace, c.Spec.Devices.Requests[0].Exactly.Selectors = fmt.Sprintf("ns-%d", i), class(i).Spec.Selectors
-			e.put(c)
+			e.Put(c)
 			if i > 0 {
-				e.remove("resourceclaims", fmt.Sprintf("ns-%d/c", i-1))
+				e.Remove("resourceclaims", fmt.Sprintf("ns-%d/c", i-1))
 			}
 		}, after: time.Second},
 		"pods with many resources come and go": {changes: 100, change: func(e *env, i int) {
-			e.put(podOf(fmt.Sprint("p", i), fmt.Sprintf("example.com/gpu-%d", i)))
+			e.Put(podOf(fmt.Sprint("p", i), fmt.Sprintf("example.com/gpu-%d", i)))
 			if i > 0 {
-				e.remove("pods", fmt.Sprintf("ns/p%d", i-1))
+				e.Remove("pods", fmt.Sprintf("ns/p%d", i-1))
 			}
 		}, after: time.Second},
 	}

@@ -49,7 +49,7 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	const nodeCount, claimCount, namespaces = 5000, 50_000, 50
 	e := newEnv(b)
 	shapes := &pool.Shapes{}
-	index := read.SliceInformer(e.client(), slicetest.Driver, shapes).GetIndexer()
+	index := read.SliceInformer(e.Client(), slicetest.Driver, shapes).GetIndexer()
 	n := newNodes(index, grace, []gpu.Kind{gpu.KindGroup, gpu.KindMonitor})
 	makes := []string{"hgx-h100", "l40s-4", "t4-1"}
 	for i := range nodeCount {
@@ -73,9 +73,9 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	}
 	k := newViewKeeper(slicetest.Driver, n, classes, true)
 	view := fixed{k.current.Load()}
-	resources := e.client().ResourceV1()
-	reviews := newBudgets(slicetest.Driver, e.dynamic(), resources, view)
-	e.putBudget("team-a", "1000000")
+	resources := e.Client().ResourceV1()
+	reviews := newBudgets(slicetest.Driver, e.Dynamic(), resources, view)
+	e.PutBudget("team-a", "1000000")
 	keep := func(namespace string) {
 		found := e.budget(namespace)
 		budget.Count(found, budget.Counted{Version: "1"}, time.Now())
@@ -106,9 +106,9 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 			i := number.Add(1)
 			if i%20 == 0 { // The leader counts.
 				b.StopTimer()
-				e.mu.Lock()
-				e.history, e.writes, e.reads = nil, nil, nil // An API server has them in another process.
-				e.mu.Unlock()
+				e.Lock()
+				e.History, e.Writes, e.Reads = nil, nil, nil // An API server has them in another process.
+				e.Unlock()
 				keep("team-a")
 				reviews.desks = map[string]*desk{}
 				found := e.budget("team-a")

@@ -21,10 +21,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/budget"
@@ -32,32 +30,11 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-func (e *env) dynamic() dynamic.Interface {
-	client, err := dynamic.NewForConfig(e.config())
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return client
-}
-
-// putBudget gives a namespace a budget of GPUs.
-func (e *env) putBudget(namespace, gpus string) {
-	e.t.Helper()
-	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"hard": map[string]any{"gpus": gpus}}}}
-	u.SetGroupVersionKind(kinds["gpubudgets"])
-	u.SetNamespace(namespace)
-	u.SetName(v1alpha1.Name)
-	u.SetGeneration(1)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.keep("gpubudgets", u)
-}
-
 func (e *env) budget(namespace string) *v1alpha1.GPUBudget {
-	e.t.Helper()
+	e.T.Helper()
 	b := get[v1alpha1.GPUBudget](e, "gpubudgets", namespace+"/"+v1alpha1.Name)
 	if b == nil {
-		e.t.Fatalf("namespace %s has no budget", namespace)
+		e.T.Fatalf("namespace %s has no budget", namespace)
 	}
 	return b
 }
@@ -92,12 +69,12 @@ func creation(t testing.TB, resource, kind string, o metav1.Object) *admissionv1
 
 // ask creates a claim like an API server: it is stored if the webhook allows it.
 func (e *env) ask(b *Budgets, claim *resourceapi.ResourceClaim) (denied string) {
-	e.t.Helper()
-	a := b.Review(e.t.Context(), creation(e.t, "resourceclaims", "ResourceClaim", claim))
+	e.T.Helper()
+	a := b.Review(e.T.Context(), creation(e.T, "resourceclaims", "ResourceClaim", claim))
 	if !a.Allowed {
 		return a.Result.Message
 	}
-	e.put(claim)
+	e.Put(claim)
 	return ""
 }
 
@@ -111,8 +88,8 @@ func withBudgets(t *testing.T, do func(*testing.T, *env, []*Budgets)) {
 		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		}}}
-		e.put(class)
-		on := func(o *Options) { o.Budgets = e.dynamic() }
+		e.Put(class)
+		on := func(o *Options) { o.Budgets = e.Dynamic() }
 		leader, stop := e.start(on)
 		defer stop()
 		other, stopOther := e.startAs(false, on)
@@ -125,7 +102,7 @@ func withBudgets(t *testing.T, do func(*testing.T, *env, []*Budgets)) {
 // TestBudgets_HundredClaimsAtOnce_EndExactlyAtTheLimit asks two instances at the same time.
 func TestBudgets_HundredClaimsAtOnce_EndExactlyAtTheLimit(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "37")
+		e.PutBudget("team-a", "37")
 		pass(time.Second)
 		var wg sync.WaitGroup
 		var allowed atomic.Int32
@@ -156,7 +133,7 @@ func TestBudgets_QuotaRefusesPodsClaim_OneReservation(t *testing.T) {
 		"jane": "6", "system:serviceaccount:team-a:resource-claim-controller": "6", "": "6",
 	} {
 		withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-			e.putBudget("team-a", "8")
+			e.PutBudget("team-a", "8")
 			pass(time.Second)
 			for i := range 6 {
 				c := newClaim("team-a", fmt.Sprint("pod-gpu-", i), h100Class, 1)
@@ -177,9 +154,9 @@ func TestBudgets_QuotaRefusesPodsClaim_OneReservation(t *testing.T) {
 
 func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.put(newClaim("team-a", "before", h100Class, 2)) // It is older than the budget.
-		e.put(newClaim("team-b", "other", h100Class, 8))
-		e.putBudget("team-a", "4")
+		e.Put(newClaim("team-a", "before", h100Class, 2)) // It is older than the budget.
+		e.Put(newClaim("team-b", "other", h100Class, 8))
+		e.PutBudget("team-a", "4")
 		pass(time.Second)
 		if got := used(e.budget("team-a")); got != "2" {
 			t.Errorf("%s used, want the claim from before the budget", got)
@@ -197,7 +174,7 @@ func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
 		if denied := e.ask(instances[0], newClaim("team-a", "two", h100Class, 2)); !strings.Contains(denied, "GPU budget team-a/default is exhausted: GPUs: it asks for 2, 2.5 of 4 are used") {
 			t.Errorf("%q", denied)
 		}
-		e.remove("resourceclaims", "team-a/before")
+		e.Remove("resourceclaims", "team-a/before")
 		pass(time.Second)
 		if denied := e.ask(instances[0], newClaim("team-a", "two", h100Class, 2)); denied != "" {
 			t.Error(denied)
@@ -211,10 +188,10 @@ func TestBudgets_ClaimsComeAndGo_UseFollows(t *testing.T) {
 // TestBudgets_Allocated_CostsWhatItGot allocates a partition to a claim that could have got a larger one.
 func TestBudgets_Allocated_CostsWhatItGot(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any-partition"}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+		e.Put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any-partition"}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
 			{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`}},
 		}}})
-		e.putBudget("team-a", "1")
+		e.PutBudget("team-a", "1")
 		pass(time.Second)
 		claim := newClaim("team-a", "p", "any-partition", 1)
 		if denied := e.ask(instances[1], claim); denied != "" {
@@ -236,16 +213,16 @@ func TestBudgets_Allocated_CostsWhatItGot(t *testing.T) {
 		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
 			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partition},
 		}}}
-		e.put(claim)
+		e.Put(claim)
 		pass(time.Second)
 		if got := used(e.budget("team-a")); got != "125m" {
 			t.Errorf("%s used after the allocation", got)
 		}
-		e.withdraw("n1") // Its kubelet restarts.
+		e.Withdraw("n1") // Its kubelet restarts.
 		pass(time.Second)
-		e.put(newClaim("team-a", "none", "gpu.nvidia.com", 0)) // It has the namespace counted.
+		e.Put(newClaim("team-a", "none", "gpu.nvidia.com", 0)) // It has the namespace counted.
 		pass(time.Second)
-		e.remove("resourceclaims", "team-a/none")
+		e.Remove("resourceclaims", "team-a/none")
 		pass(time.Second)
 		if got := used(e.budget("team-a")); got != "125m" {
 			t.Errorf("%s used while the node is away", got)
@@ -255,7 +232,7 @@ func TestBudgets_Allocated_CostsWhatItGot(t *testing.T) {
 
 func TestBudgets_NotStored_ReservationExpires(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "1")
+		e.PutBudget("team-a", "1")
 		pass(time.Second)
 		request := creation(t, "resourceclaims", "ResourceClaim", newClaim("team-a", "refused-elsewhere", h100Class, 1))
 		dry := *request
@@ -285,18 +262,18 @@ func TestBudgets_NotStored_ReservationExpires(t *testing.T) {
 // TestBudgets_NewLeaderWithOldCache_ListsTheClaims has a budget that an earlier leader counted by a newer cache.
 func TestBudgets_NewLeaderWithOldCache_ListsTheClaims(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "9")
+		e.PutBudget("team-a", "9")
 		pass(time.Second)
-		e.put(newClaim("team-a", "a", h100Class, 3))
+		e.Put(newClaim("team-a", "a", h100Class, 3))
 		pass(time.Second)
 		b := e.budget("team-a")
 		b.Status.CountedVersion, b.Status.Used.GPUs = "1000000", new(resource.MustParse("0"))
 		if _, err := instances[0].write(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		e.readRequests()
+		e.ReadRequests()
 		pass(time.Second)
-		if got := used(e.budget("team-a")); got != "3" || !slices.ContainsFunc(e.readRequests(), func(r string) bool { return strings.HasPrefix(r, "list resourceclaims") }) {
+		if got := used(e.budget("team-a")); got != "3" || !slices.ContainsFunc(e.ReadRequests(), func(r string) bool { return strings.HasPrefix(r, "list resourceclaims") }) {
 			t.Errorf("%s used, or the claims were not listed", got)
 		}
 	})
@@ -304,17 +281,17 @@ func TestBudgets_NewLeaderWithOldCache_ListsTheClaims(t *testing.T) {
 
 func TestBudgets_ServerFails_ClaimsAreRefused(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "9")
+		e.PutBudget("team-a", "9")
 		pass(time.Second)
 		for _, verb := range []string{"get", "update"} {
-			e.mu.Lock()
-			e.fault = func(r request) (error, error) {
+			e.Lock()
+			e.Fault = func(r request) (error, error) {
 				if r.Resource == "gpubudgets" && r.Verb == verb {
 					return errors.New("broken"), nil
 				}
 				return nil, nil
 			}
-			e.mu.Unlock()
+			e.Unlock()
 			if denied := e.ask(instances[1], newClaim("team-a", verb, h100Class, 1)); !strings.Contains(denied, "broken") {
 				t.Errorf("%s fails: %q", verb, denied)
 			}
@@ -322,15 +299,15 @@ func TestBudgets_ServerFails_ClaimsAreRefused(t *testing.T) {
 				t.Errorf("a class that does not exist: %q", denied)
 			}
 		}
-		e.mu.Lock()
-		e.fault = nil
-		e.mu.Unlock()
+		e.Lock()
+		e.Fault = nil
+		e.Unlock()
 	})
 }
 
 func TestBudgets_TemplatesAndPods_AreToldAndReserveNothing(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "2")
+		e.PutBudget("team-a", "2")
 		pass(time.Second)
 		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "three"}}
 		template.Spec.Spec = newClaim("", "", h100Class, 3).Spec
@@ -343,7 +320,7 @@ func TestBudgets_TemplatesAndPods_AreToldAndReserveNothing(t *testing.T) {
 		if a := instances[0].Review(t.Context(), creation(t, "resourceclaimtemplates", "ResourceClaimTemplate", all)); a.Allowed || !strings.Contains(a.Result.Message, "allocationMode All") {
 			t.Errorf("%+v", a)
 		}
-		e.put(template)
+		e.Put(template)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: new("three")}}
 		if a := instances[0].Review(t.Context(), creation(t, "pods", "Pod", pod)); a.Allowed || !strings.Contains(a.Result.Message, "it asks for 3, 0 of 2 are used") {
@@ -369,7 +346,7 @@ func TestBudgets_NewBudget_ReviewsWaitForItsCount(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
 		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "one"}}
 		template.Spec.Spec = newClaim("", "", h100Class, 1).Spec
-		e.put(template)
+		e.Put(template)
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "c", ResourceClaimTemplateName: new("one")}}
 		for _, review := range []*admissionv1.AdmissionRequest{
@@ -377,7 +354,7 @@ func TestBudgets_NewBudget_ReviewsWaitForItsCount(t *testing.T) {
 			creation(t, "pods", "Pod", pod),
 			creation(t, "resourceclaims", "ResourceClaim", newClaim("team-a", "c", h100Class, 1)),
 		} {
-			e.putBudget("team-a", "2")
+			e.PutBudget("team-a", "2")
 			if a := instances[1].Review(t.Context(), review); !a.Allowed || len(a.Warnings) > 0 {
 				t.Errorf("%s: %+v", review.Resource.Resource, a)
 			}
@@ -388,15 +365,15 @@ func TestBudgets_NewBudget_ReviewsWaitForItsCount(t *testing.T) {
 // TestBudgets_NewBudgetIsNeverCounted_RefusedInTime has a leader that cannot write.
 func TestBudgets_NewBudgetIsNeverCounted_RefusedInTime(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.mu.Lock()
-		e.fault = func(r request) (error, error) {
+		e.Lock()
+		e.Fault = func(r request) (error, error) {
 			if r.Resource == "gpubudgets" && r.Verb == "update" {
 				return errors.New("broken"), nil
 			}
 			return nil, nil
 		}
-		e.mu.Unlock()
-		e.putBudget("team-a", "2")
+		e.Unlock()
+		e.PutBudget("team-a", "2")
 		began := time.Now()
 		denied := e.ask(instances[1], newClaim("team-a", "c", h100Class, 1))
 		if !strings.Contains(denied, "is new or was changed") {
@@ -405,18 +382,18 @@ func TestBudgets_NewBudgetIsNeverCounted_RefusedInTime(t *testing.T) {
 		if took := time.Since(began); took > reserveFor {
 			t.Errorf("it took %s, and the API server waits five seconds", took)
 		}
-		e.mu.Lock()
-		e.fault = nil
-		e.mu.Unlock()
+		e.Lock()
+		e.Fault = nil
+		e.Unlock()
 	})
 }
 
 func TestBudgets_NoBudgetAnywhere_NothingIsWritten(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.written()
-		e.put(newClaim("team-a", "a", h100Class, 1))
+		e.Written()
+		e.Put(newClaim("team-a", "a", h100Class, 1))
 		pass(10 * time.Second)
-		if got := e.written(); len(got) > 0 {
+		if got := e.Written(); len(got) > 0 {
 			t.Errorf("%q", got)
 		}
 	})
@@ -426,7 +403,7 @@ func TestBudgets_NoBudgetAnywhere_NothingIsWritten(t *testing.T) {
 // leader with an older cache must notice.
 func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "9")
+		e.PutBudget("team-a", "9")
 		pass(time.Second)
 		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
 		claim := newClaim("team-a", "a", h100Class, 1)
@@ -444,11 +421,11 @@ func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 func TestCluster_Budgets_HaveUseAndLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
-		c, stop := e.start(func(o *Options) { o.Budgets = e.dynamic() })
+		c, stop := e.start(func(o *Options) { o.Budgets = e.Dynamic() })
 		defer stop()
 		pass(time.Second)
-		e.putBudget("team-a", "2500m")
-		e.put(newClaim("team-a", "a", h100Class, 1))
+		e.PutBudget("team-a", "2500m")
+		e.Put(newClaim("team-a", "a", h100Class, 1))
 		pass(time.Second)
 		now, ok := c.Cluster()
 		want := []metrics.Budget{{Namespace: "team-a", Limit: "gpus", Used: 1, Hard: 2.5}}
@@ -461,8 +438,8 @@ func TestCluster_Budgets_HaveUseAndLimit(t *testing.T) {
 // TestBudgets_ClaimNotCountedInTime_UseStays has a leader that cannot count an existing claim before its time is up.
 func TestBudgets_ClaimNotCountedInTime_UseStays(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.put(newClaim("team-a", "c", h100Class, 4))
-		e.putBudget("team-a", "8")
+		e.Put(newClaim("team-a", "c", h100Class, 4))
+		e.PutBudget("team-a", "8")
 		pass(time.Second)
 		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
 		claim := newClaim("team-a", "c", h100Class, 4)
@@ -486,7 +463,7 @@ func TestBudgets_ClocksDiffer_ReservationStaysItsTime(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, -10 * time.Minute, -budget.Expiry, 0, budget.Expiry, 10 * time.Minute, 24 * time.Hour} {
 		t.Run(skew.String(), func(t *testing.T) {
 			withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-				e.putBudget("team-a", "1")
+				e.PutBudget("team-a", "1")
 				pass(time.Second)
 				b := e.budget("team-a")
 				claim := budget.Claim{Name: "slow", UID: "uid-slow", Charge: budget.Charge{Amount: budget.Amount{MilliGPUs: 1000}}}
@@ -513,40 +490,40 @@ func TestBudgets_ClocksDiffer_ReservationStaysItsTime(t *testing.T) {
 func TestBudgets_NamespacesComeAndGo_NoDeskStays(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
 		gone := func(namespace string) {
-			for _, name := range e.names("resourceclaims") {
+			for _, name := range e.Names("resourceclaims") {
 				if strings.HasPrefix(name, namespace+"/") {
-					e.remove("resourceclaims", name)
+					e.Remove("resourceclaims", name)
 				}
 			}
-			e.remove("gpubudgets", namespace+"/"+v1alpha1.Name)
+			e.Remove("gpubudgets", namespace+"/"+v1alpha1.Name)
 		}
 		for i := range 100 {
 			namespace := fmt.Sprint("team-", i)
-			e.putBudget(namespace, "2")
+			e.PutBudget(namespace, "2")
 			pass(time.Second)
 			if denied := e.ask(instances[i%2], newClaim(namespace, "a", h100Class, 1)); denied != "" {
 				t.Fatal(denied)
 			}
 			if i%3 == 0 { // It is gone when the review writes.
-				once := sync.OnceFunc(func() { e.drop("gpubudgets", namespace+"/"+v1alpha1.Name) })
-				e.mu.Lock()
-				e.fault = func(r request) (error, error) {
+				once := sync.OnceFunc(func() { e.Drop("gpubudgets", namespace+"/"+v1alpha1.Name) })
+				e.Lock()
+				e.Fault = func(r request) (error, error) {
 					if r.Resource == "gpubudgets" && r.Verb == "update" && strings.HasPrefix(r.Name, namespace+"/") {
 						once()
 					}
 					return nil, nil
 				}
-				e.mu.Unlock()
+				e.Unlock()
 				if denied := e.ask(instances[i%2], newClaim(namespace, "b", h100Class, 1)); denied != "" {
 					t.Errorf("%s has no budget any more: %s", namespace, denied)
 				}
-				e.mu.Lock()
-				e.fault = nil
-				e.mu.Unlock()
+				e.Lock()
+				e.Fault = nil
+				e.Unlock()
 			}
 			gone(namespace)
 			if i%5 == 0 { // A namespace of the same name has a smaller budget.
-				e.putBudget(namespace, "1")
+				e.PutBudget(namespace, "1")
 				pass(time.Second)
 				for n, want := range []bool{true, false} {
 					if denied := e.ask(instances[i%2], newClaim(namespace, fmt.Sprint("again-", n), h100Class, 1)); (denied == "") != want {

@@ -53,12 +53,12 @@ func webhookEnv(t *testing.T) *env {
 // startCertificate runs an instance until stop is called. With a service, the instance creates and renews the
 // certificate. Without one, it serves the certificate of another program.
 func (e *env) startCertificate(service string) (c *Certificate, stop func()) {
-	c = NewCertificate(e.client(), "ns", "cert", service, "config")
+	c = NewCertificate(e.Client(), "ns", "cert", service, "config")
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := c.Run(ctx); err != nil {
-			e.t.Error(err)
+			e.T.Error(err)
 		}
 	})
 	pass(time.Second)
@@ -79,17 +79,17 @@ func served(c *Certificate) *x509.Certificate {
 
 // checkTrusted verifies the served certificate as an API server does, with the CA bundle of each webhook.
 func (e *env) checkTrusted(when string, c *Certificate) {
-	e.t.Helper()
+	e.T.Helper()
 	cert := served(c)
 	if cert == nil {
-		e.t.Errorf("%s: no certificate is served", when)
+		e.T.Errorf("%s: no certificate is served", when)
 		return
 	}
 	for _, w := range get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config").Webhooks {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(w.ClientConfig.CABundle)
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: webhookHost, CurrentTime: time.Now()}); err != nil {
-			e.t.Errorf("%s: webhook %s: %v", when, w.Name, err)
+			e.T.Errorf("%s: webhook %s: %v", when, w.Name, err)
 		}
 	}
 }
@@ -121,29 +121,29 @@ func TestCertificate_SecretChanges_LastWholePairIsServed(t *testing.T) {
 		delete(half, corev1.TLSPrivateKeyKey)
 		mixed := map[string][]byte{corev1.TLSCertKey: p[2][corev1.TLSCertKey], corev1.TLSPrivateKeyKey: p[1][corev1.TLSPrivateKeyKey]}
 		want("empty", nil)
-		e.put(secret("cert", half))
+		e.Put(secret("cert", half))
 		want("half of it", nil)
-		e.put(secret("cert", mixed))
+		e.Put(secret("cert", mixed))
 		want("a key of another certificate", nil)
-		e.put(secret("cert", p[0]))
+		e.Put(secret("cert", p[0]))
 		want("whole", p[0])
-		e.put(secret("cert", p[1]))
+		e.Put(secret("cert", p[1]))
 		want("rotated a moment ago", p[0])
 		pass(trustDelay)
 		want("rotated", p[1])
-		e.put(secret("cert", half))
+		e.Put(secret("cert", half))
 		pass(time.Minute)
 		want("half of the next", p[1])
-		e.put(secret("cert", mixed))
+		e.Put(secret("cert", mixed))
 		pass(time.Minute)
 		want("a key of another certificate", p[1])
-		e.remove("secrets", "ns/cert")
+		e.Remove("secrets", "ns/cert")
 		pass(time.Minute)
 		want("deleted", p[1])
-		e.put(secret("cert", p[2]))
+		e.Put(secret("cert", p[2]))
 		pass(time.Minute)
 		want("made again", p[2])
-		if writes := e.written(); len(writes) > 0 {
+		if writes := e.Written(); len(writes) > 0 {
 			t.Errorf("another program manages the Secret, but there are writes: %v", writes)
 		}
 	})
@@ -169,10 +169,10 @@ func TestCertificate_SecretMissing_MadeForService(t *testing.T) {
 					}
 				}
 				want("at the start", service != "")
-				e.remove("secrets", "ns/cert")
+				e.Remove("secrets", "ns/cert")
 				want("deleted", service != "")
-				e.remove("services", "ns/webhook")
-				e.remove("secrets", "ns/cert")
+				e.Remove("services", "ns/webhook")
+				e.Remove("secrets", "ns/cert")
 				want("deleted with the Service", false)
 				pass(time.Minute)
 				want("a minute after the Service was deleted", false)
@@ -200,9 +200,9 @@ func TestCertificate_Configuration_OwnedByItsNamespace(t *testing.T) {
 				e := webhookEnv(t)
 				config := get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config")
 				config.OwnerReferences = c.before
-				e.put(config)
+				e.Put(config)
 				if c.unreadable {
-					e.remove("namespaces", "ns")
+					e.Remove("namespaces", "ns")
 				}
 				cert, stop := e.startCertificate("webhook")
 				defer stop()
@@ -274,7 +274,7 @@ func TestCertificate_Damaged_RepairedAndAlwaysTrusted(t *testing.T) {
 			s := get[corev1.Secret](e, "secrets", "ns/cert")
 			s = s.DeepCopy()
 			change(s.Data)
-			e.put(s)
+			e.Put(s)
 		}
 		for _, tc := range []struct {
 			name        string
@@ -286,12 +286,12 @@ func TestCertificate_Damaged_RepairedAndAlwaysTrusted(t *testing.T) {
 			{"the bundle gone", func() {
 				config := get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config")
 				config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle = nil, []byte("nonsense")
-				e.put(config)
+				e.Put(config)
 			}, 1},
-			{"the Secret deleted", func() { e.remove("secrets", "ns/cert") }, 2},
+			{"the Secret deleted", func() { e.Remove("secrets", "ns/cert") }, 2},
 			{"the certificate of another host", func() { damage(func(d map[string][]byte) { maps.Copy(d, other) }) }, 3},
-			{"the Secret deleted again", func() { e.remove("secrets", "ns/cert") }, 4},
-			{"the Secret deleted once more", func() { e.remove("secrets", "ns/cert") }, 4},
+			{"the Secret deleted again", func() { e.Remove("secrets", "ns/cert") }, 4},
+			{"the Secret deleted once more", func() { e.Remove("secrets", "ns/cert") }, 4},
 		} {
 			tc.damage()
 			for range 8 {
@@ -305,9 +305,9 @@ func TestCertificate_Damaged_RepairedAndAlwaysTrusted(t *testing.T) {
 				t.Errorf("%s: the Secret is not repaired, or not served", tc.name)
 			}
 		}
-		e.written()
+		e.Written()
 		pass(24 * time.Hour)
-		if writes := e.written(); len(writes) > 0 {
+		if writes := e.Written(); len(writes) > 0 {
 			t.Errorf("a day without a change writes %v", writes)
 		}
 	})
@@ -321,7 +321,7 @@ func TestCertificate_SeveralReplicas_AgreeOnOneSecret(t *testing.T) {
 		var mu sync.Mutex
 		for range 3 {
 			wg.Go(func() {
-				c := NewCertificate(e.client(), "ns", "cert", "webhook", "config")
+				c := NewCertificate(e.Client(), "ns", "cert", "webhook", "config")
 				mu.Lock()
 				replicas = append(replicas, c)
 				mu.Unlock()
@@ -347,12 +347,12 @@ func TestCertificate_SeveralReplicas_AgreeOnOneSecret(t *testing.T) {
 				}
 			}
 			if when == "at the start" {
-				e.remove("secrets", "ns/cert")
+				e.Remove("secrets", "ns/cert")
 				continue
 			}
 			s := get[corev1.Secret](e, "secrets", "ns/cert")
 			delete(s.Data, corev1.TLSCertKey)
-			e.put(s)
+			e.Put(s)
 		}
 	})
 }
@@ -363,8 +363,8 @@ func TestCertificate_WriteFails_TriedAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := webhookEnv(t)
 				failures := 3
-				e.fault = func(r request) (refused, lost error) {
-					if r.Resource == resource && (r.write() || r.Verb == "get") && failures > 0 {
+				e.Fault = func(r request) (refused, lost error) {
+					if r.Resource == resource && (r.Writes() || r.Verb == "get") && failures > 0 {
 						failures--
 						return errors.New("connection reset"), nil
 					}

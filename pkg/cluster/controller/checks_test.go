@@ -76,20 +76,20 @@ func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				e.fault = c.fault
+				e.Fault = c.fault
 				if c.class {
-					e.put(class("gpu.nvidia.com", "true"))
+					e.Put(class("gpu.nvidia.com", "true"))
 				}
 				if c.devices {
-					e.publish("l40s-4", "a", 0)
-					e.publish("t4-1", "b", 0)
+					e.Publish("l40s-4", "a", 0)
+					e.Publish("t4-1", "b", 0)
 				}
 				var out bytes.Buffer
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Port: 9443, Out: &out}.Installation(ctx)
+				err := Checks{Client: e.Client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Port: 9443, Out: &out}.Installation(ctx)
 				says(t, out.String(), c.out, err, c.err)
-				if n := len(e.names("resourceclaims")); n > 0 {
+				if n := len(e.Names("resourceclaims")); n > 0 {
 					t.Errorf("the check leaves %d claims", n)
 				}
 			})
@@ -120,14 +120,14 @@ func TestInstallation_PartsComeLate_WaitsForThem(t *testing.T) {
 		e := newEnv(t, class("gpu.nvidia.com", "true"))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		time.AfterFunc(20*time.Second, func() { e.publish("l40s-4", "a", 0) })
+		time.AfterFunc(20*time.Second, func() { e.Publish("l40s-4", "a", 0) })
 		time.AfterFunc(40*time.Second, func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.fault = refusing
+			e.Lock()
+			defer e.Unlock()
+			e.Fault = refusing
 		})
 		var out bytes.Buffer
-		err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
+		err := Checks{Client: e.Client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
 		says(t, out.String(), []string{"1 nodes publish", "The webhook refuses"}, err, nil)
 	})
 }
@@ -157,12 +157,12 @@ func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
-			e.fault = c.fault
+			e.Fault = c.fault
 			for _, claim := range c.claims {
-				e.put(claim)
+				e.Put(claim)
 			}
 			var out bytes.Buffer
-			err := Checks{Client: e.client(), Driver: slicetest.Driver, Out: &out}.Uninstall(context.Background())
+			err := Checks{Client: e.Client(), Driver: slicetest.Driver, Out: &out}.Uninstall(context.Background())
 			says(t, out.String(), c.out, err, c.err)
 		})
 	}

@@ -36,14 +36,14 @@ var h100Classes = []string{
 func wantClasses(t *testing.T, e *env, want ...string) {
 	t.Helper()
 	slices.Sort(want)
-	if diff := cmp.Diff(want, e.names("deviceclasses")); diff != "" {
+	if diff := cmp.Diff(want, e.Names("deviceclasses")); diff != "" {
 		t.Errorf("classes (-want +got)\n%s", diff)
 	}
 }
 
 func wantNoWrites(t *testing.T, e *env, why string) {
 	t.Helper()
-	if w := e.written(); len(w) > 0 {
+	if w := e.Written(); len(w) > 0 {
 		t.Errorf("%s, and there are writes: %v", why, w)
 	}
 }
@@ -51,8 +51,8 @@ func wantNoWrites(t *testing.T, e *env, why string) {
 func TestReconcileClasses_ModelsAndProfiles_OneClassEach(t *testing.T) {
 	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
 		wantClasses(t, e, append([]string{l40sClass}, h100Classes...)...)
-		e.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
-		e.publish("t4-1", "c", 0)
+		e.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
+		e.Publish("t4-1", "c", 0)
 		pass(time.Second)
 		wantClasses(t, e, append([]string{l40sClass, t4Class}, h100Classes...)...)
 		oneSlice := get[resourceapi.DeviceClass](e, "deviceclasses", smallest)
@@ -64,11 +64,11 @@ func TestReconcileClasses_ModelsAndProfiles_OneClassEach(t *testing.T) {
 
 func TestReconcileClasses_SliceComesAndGoes_WritesNothing(t *testing.T) {
 	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
-		e.written()
+		e.Written()
 		for range 5 {
-			e.withdraw("a")
+			e.Withdraw("a")
 			pass(time.Minute)
-			e.publish("hgx-h100", "a", 1)
+			e.Publish("hgx-h100", "a", 1)
 			pass(time.Minute)
 		}
 		pass(2 * grace)
@@ -86,7 +86,7 @@ func TestReconcileClasses_Restart_WritesNothing(t *testing.T) {
 			if i > 0 {
 				wantNoWrites(t, e, "nothing changed")
 			}
-			e.written()
+			e.Written()
 		}
 	})
 }
@@ -100,20 +100,20 @@ func TestReconcileClasses_TwoLeaders_DoNotUndoEachOther(t *testing.T) {
 		defer stopSecond()
 		pass(time.Minute)
 		// Each instance can write an object once before its cache receives the other's write.
-		if n, most := len(e.written()), 2*(len(h100Classes)+1); n > most {
+		if n, most := len(e.Written()), 2*(len(h100Classes)+1); n > most {
 			t.Errorf("%d writes, want at most %d", n, most)
 		}
 		pass(time.Hour)
 		wantNoWrites(t, e, "both instances are done")
 		wantClasses(t, e, h100Classes...)
-		e.publish("l40s-4", "b", 0)
+		e.Publish("l40s-4", "b", 0)
 		pass(time.Minute)
-		if n := len(e.written()); n > 2 {
+		if n := len(e.Written()); n > 2 {
 			t.Errorf("%d writes for one class", n)
 		}
-		e.withdraw("b")
+		e.Withdraw("b")
 		pass(2 * grace)
-		if n := len(e.written()); n > 2 {
+		if n := len(e.Written()); n > 2 {
 			t.Errorf("%d writes for the end of one class", n)
 		}
 		wantClasses(t, e, h100Classes...)
@@ -122,8 +122,8 @@ func TestReconcileClasses_TwoLeaders_DoNotUndoEachOther(t *testing.T) {
 
 // invent publishes devices of invented models on a node, 100 in each slice.
 func (e *env) invent(node, prefix string, models int) {
-	e.t.Helper()
-	proto := slicesAt(e.t, "l40s-4", node, 1)[0]
+	e.T.Helper()
+	proto := slicesAt(e.T, "l40s-4", node, 1)[0]
 	device := proto.Spec.Devices[0]
 	for n := 0; n < models; n += 100 {
 		s := proto.DeepCopy()
@@ -135,7 +135,7 @@ func (e *env) invent(node, prefix string, models int) {
 			d.Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprintf("%s %d", prefix, i))}
 			s.Spec.Devices = append(s.Spec.Devices, d)
 		}
-		e.put(s)
+		e.Put(s)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestReconcileClasses_NodesInventModels_OthersClassesStay(t *testing.T) {
 		e.invent("x", "AAA", 700)
 		pass(3 * grace)
 		wantClasses(t, e, honest...)
-		e.publish("t4-1", "c", 0)
+		e.Publish("t4-1", "c", 0)
 		pass(time.Second)
 		honest = append(honest, t4Class)
 		wantClasses(t, e, honest...)
@@ -155,7 +155,7 @@ func TestReconcileClasses_NodesInventModels_OthersClassesStay(t *testing.T) {
 			e.invent(fmt.Sprintf("y%d", i), fmt.Sprintf("BBB%d", i), 125)
 		}
 		pass(3 * grace)
-		has := e.names("deviceclasses")
+		has := e.Names("deviceclasses")
 		for _, name := range honest {
 			if !slices.Contains(has, name) {
 				t.Errorf("the class %s is removed", name)
@@ -164,7 +164,7 @@ func TestReconcileClasses_NodesInventModels_OthersClassesStay(t *testing.T) {
 		if len(has) > 500 {
 			t.Errorf("%d classes", len(has))
 		}
-		e.written()
+		e.Written()
 		pass(3 * grace)
 		wantNoWrites(t, e, "nothing changed")
 		cluster, _ := c.Cluster()
@@ -179,12 +179,6 @@ func TestReconcileClasses_NodesInventModels_OthersClassesStay(t *testing.T) {
 	})
 }
 
-func class(name, expression string) *resourceapi.DeviceClass {
-	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
-	}}
-}
-
 func TestReconcileClasses_ClassOfSameResourceGone_RefreshesTheOther(t *testing.T) {
 	const expression = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
 	chart, newer, other := class("gpu.nvidia.com", expression), class("newer", expression), class("other", `device.driver == "nic.example.com"`)
@@ -192,33 +186,33 @@ func TestReconcileClasses_ClassOfSameResourceGone_RefreshesTheOther(t *testing.T
 		c.Spec.ExtendedResourceName = new("nvidia.com/gpu")
 	}
 	at(t, append(machine(t, "l40s-4", "a", 0), chart, newer, other), func(t *testing.T, e *env, _ *Controller) {
-		e.written()
+		e.Written()
 		for name, gone := range map[string]func(){
 			"changed": func() {
 				c := get[resourceapi.DeviceClass](e, "deviceclasses", "newer")
 				c.Spec.ExtendedResourceName = new("example.com/gpu")
-				e.put(c)
+				e.Put(c)
 			},
-			"deleted": func() { e.remove("deviceclasses", "newer") },
+			"deleted": func() { e.Remove("deviceclasses", "newer") },
 			"gone at once": func() {
 				brief := newer.DeepCopy()
 				brief.Name = "brief"
-				e.put(brief)
-				e.remove("deviceclasses", "brief")
-				e.remove("deviceclasses", "newer")
+				e.Put(brief)
+				e.Remove("deviceclasses", "brief")
+				e.Remove("deviceclasses", "newer")
 			},
 		} {
-			e.put(newer)
+			e.Put(newer)
 			pass(time.Minute)
 			was := get[resourceapi.DeviceClass](e, "deviceclasses", "gpu.nvidia.com")
-			e.written()
+			e.Written()
 			gone()
 			pass(time.Minute)
 			if is := get[resourceapi.DeviceClass](e, "deviceclasses", "gpu.nvidia.com"); is.Annotations[refreshed] == was.Annotations[refreshed] {
-				t.Errorf("%s: the other class was not refreshed: %v", name, e.written())
+				t.Errorf("%s: the other class was not refreshed: %v", name, e.Written())
 			}
 			pass(time.Hour)
-			if w := e.written(); len(w) != 1 {
+			if w := e.Written(); len(w) != 1 {
 				t.Errorf("%s: writes %v, want one", name, w)
 			}
 		}
@@ -237,7 +231,7 @@ func TestReconcileClasses_ChartsClassDeleted_ComesBackAfterHelmIsDone(t *testing
 			t.Errorf("the chart's class has the labels %v", is.Labels)
 		}
 		for range 2 {
-			e.remove("deviceclasses", chart.Name)
+			e.Remove("deviceclasses", chart.Name)
 			pass(chartLag / 2)
 			wantClasses(t, e, l40sClass)
 			pass(chartLag)
@@ -246,7 +240,7 @@ func TestReconcileClasses_ChartsClassDeleted_ComesBackAfterHelmIsDone(t *testing
 				t.Errorf("it comes back as %+v", is.Spec)
 			}
 		}
-		e.written()
+		e.Written()
 		pass(time.Hour)
 		wantNoWrites(t, e, "the class is back")
 	})
@@ -255,7 +249,7 @@ func TestReconcileClasses_ChartsClassDeleted_ComesBackAfterHelmIsDone(t *testing
 func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
 	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {
-		for _, w := range e.written() {
+		for _, w := range e.Written() {
 			if strings.Contains(w, "deviceclasses") {
 				t.Errorf("%s, but the class belongs to another program", w)
 			}
@@ -263,12 +257,12 @@ func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 		if is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass); len(is.Labels) > 0 || cmp.Diff(theirs.Spec, is.Spec) != "" {
 			t.Errorf("it became %+v", is)
 		}
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(3 * grace)
 		wantClasses(t, e, l40sClass)
-		e.publish("l40s-4", "a", 0)
+		e.Publish("l40s-4", "a", 0)
 		pass(time.Second)
-		e.remove("deviceclasses", l40sClass)
+		e.Remove("deviceclasses", l40sClass)
 		pass(time.Second)
 		if is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass); is == nil || is.Labels[deviceclasses.ManagedBy] == "" {
 			t.Errorf("theirs is gone, and ours is %+v", is)
@@ -282,14 +276,14 @@ func TestReconcileClasses_ClassEdited_Restored(t *testing.T) {
 		edited := ours.DeepCopy()
 		edited.Spec.Selectors[0].CEL.Expression = `device.driver == "gpu.nvidia.com"`
 		edited.Annotations = map[string]string{"team": "a"}
-		e.put(edited)
-		e.written()
+		e.Put(edited)
+		e.Written()
 		pass(time.Second)
 		is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 		if diff := cmp.Diff(ours.Spec, is.Spec); diff != "" || is.Annotations["team"] != "a" {
 			t.Errorf("annotations %v, spec (-want +got)\n%s", is.Annotations, diff)
 		}
-		if w := e.written(); len(w) != 1 {
+		if w := e.Written(); len(w) != 1 {
 			t.Errorf("writes %v", w)
 		}
 	})
@@ -298,24 +292,24 @@ func TestReconcileClasses_ClassEdited_Restored(t *testing.T) {
 func TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
-		e.stored = func(_ string, o *unstructured.Unstructured) {
+		e.Stored = func(_ string, o *unstructured.Unstructured) {
 			unstructured.RemoveNestedField(o.Object, "spec", "extendedResourceName")
 		}
 		_, stop := e.start()
 		pass(time.Hour)
-		if n := len(e.written()); n != len(h100Classes)+1 {
+		if n := len(e.Written()); n != len(h100Classes)+1 {
 			t.Errorf("%d writes for %d classes and a node", n, len(h100Classes))
 		}
-		e.publish("l40s-4", "b", 0) // The controller reconciles all classes.
+		e.Publish("l40s-4", "b", 0) // The controller reconciles all classes.
 		pass(time.Hour)
-		if w := e.written(); len(w) != 1 {
+		if w := e.Written(); len(w) != 1 {
 			t.Errorf("writes %v", w)
 		}
 		stop()
 		_, stop = e.start()
 		defer stop()
 		pass(time.Hour)
-		if w := e.written(); len(w) > 1 {
+		if w := e.Written(); len(w) > 1 {
 			t.Errorf("a new controller needs more than one write to notice that the server drops the names: %v", w)
 		}
 	})
@@ -384,7 +378,7 @@ func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 				objects = append(append(objects, crowd...), c.user)
 			}
 			at(t, objects, func(t *testing.T, e *env, _ *Controller) {
-				e.withdraw("a")
+				e.Withdraw("a")
 				pass(grace - time.Second)
 				wantClasses(t, e, append([]string{l40sClass}, h100Classes...)...)
 				pass(2 * time.Second)
@@ -395,7 +389,7 @@ func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 				wantClasses(t, e, l40sClass, smallest)
 				pass(2 * grace)
 				wantClasses(t, e, l40sClass, smallest)
-				e.remove(c.resource, "ns/user")
+				e.Remove(c.resource, "ns/user")
 				pass(grace)
 				wantClasses(t, e, l40sClass)
 			})
@@ -418,7 +412,7 @@ func TestReconcileClasses_PodAsksForResourceOfSeveral_AllStay(t *testing.T) {
 	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
 		pass(2 * grace)
 		wantClasses(t, e, want...)
-		e.remove("pods", "ns/user")
+		e.Remove("pods", "ns/user")
 		pass(2 * grace)
 		wantClasses(t, e, l40sClass)
 	})
@@ -438,17 +432,17 @@ func TestReconcileClasses_StaleClassInUse_ListsOnceInGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			at(t, append(machine(t, "t4-1", "a", 0), c.user), func(t *testing.T, e *env, _ *Controller) {
-				e.withdraw("a")
+				e.Withdraw("a")
 				pass(grace - time.Second)
-				e.readRequests()
+				e.ReadRequests()
 				for range 20 {
-					e.publish("l40s-4", "b", 0)
+					e.Publish("l40s-4", "b", 0)
 					pass(time.Second)
-					e.withdraw("b")
+					e.Withdraw("b")
 					pass(time.Second)
 				}
 				lists := 0
-				for _, read := range e.readRequests() {
+				for _, read := range e.ReadRequests() {
 					if strings.HasPrefix(read, "list") {
 						lists++
 					}
@@ -464,11 +458,11 @@ func TestReconcileClasses_StaleClassInUse_ListsOnceInGrace(t *testing.T) {
 
 func TestReconcileClasses_ModelReturnsWithinGrace_GraceStartsAgain(t *testing.T) {
 	at(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(grace / 2)
-		e.publish("t4-1", "a", 0)
+		e.Publish("t4-1", "a", 0)
 		pass(grace)
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(grace - time.Minute)
 		wantClasses(t, e, l40sClass, t4Class)
 		pass(2 * time.Minute)
@@ -502,7 +496,7 @@ func TestController_ServerFails_Converges(t *testing.T) {
 	} {
 		for failure, err := range failures(t4Class) {
 			for _, late := range []bool{false, true} {
-				if late && !failing.write() {
+				if late && !failing.Writes() {
 					continue // For a read there is no difference.
 				}
 				t.Run(fmt.Sprint(failing, " ", failure, " ", late), func(t *testing.T) {
@@ -515,9 +509,9 @@ func TestController_ServerFails_Converges(t *testing.T) {
 
 func survives(t *testing.T, failing request, err error, late bool) {
 	e := newEnv(t, machine(t, "l40s-4", "b", 1)...)
-	e.lists = failing.Verb == "list"
+	e.Lists = failing.Verb == "list"
 	left := 0
-	e.fault = func(r request) (refused, lost error) {
+	e.Fault = func(r request) (refused, lost error) {
 		if r.Verb != failing.Verb || r.Resource != failing.Resource || left == 0 {
 			return nil, nil
 		}
@@ -530,14 +524,14 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	_, stop := e.start()
 	defer stop()
 	fail := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
+		e.Lock()
+		defer e.Unlock()
 		left = 6
 	}
 	pass(time.Minute)
 	fail()
 	for _, o := range machine(t, "t4-1", "a", 0) {
-		e.put(o)
+		e.Put(o)
 	}
 	pass(10 * time.Minute)
 	wantClasses(t, e, l40sClass, t4Class)
@@ -551,21 +545,21 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	want := edited.Spec.DeepCopy()
 	edited.Spec.Selectors[0].CEL.Expression = "true"
 	fail()
-	e.forget()
-	e.put(edited)
+	e.Forget()
+	e.Put(edited)
 	pass(10 * time.Minute)
 	if diff := cmp.Diff(*want, get[resourceapi.DeviceClass](e, "deviceclasses", t4Class).Spec); diff != "" {
 		t.Errorf("the class is not restored\n%s", diff)
 	}
 	fail()
-	e.withdraw("a")
+	e.Withdraw("a")
 	pass(3 * grace)
 	wantClasses(t, e, l40sClass)
 	// The plugin's own affinity can depend on one label.
 	if node := get[corev1.Node](e, "nodes", "a"); len(node.Labels) != 2 || node.Labels["nvidia.com/gpu.present"] != "true" {
 		t.Errorf("a node without devices has the labels %v", node.Labels)
 	}
-	e.written()
+	e.Written()
 	pass(time.Hour)
 	wantNoWrites(t, e, "nothing changed")
 }
@@ -586,7 +580,7 @@ func TestReconcileClasses_ClassWithUnshortenedName_StaysWhileInUse(t *testing.T)
 	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
 		pass(3 * grace)
 		wantClasses(t, e, short, long.Name)
-		e.remove("resourceclaims", "ns/user")
+		e.Remove("resourceclaims", "ns/user")
 		pass(grace)
 		wantClasses(t, e, short)
 	})
@@ -598,12 +592,12 @@ func TestWake_ClassOfTheDriver_IsWrittenAgain(t *testing.T) {
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "a.example.com"`}}},
 	}}
 	at(t, append(machine(t, "l40s-4", "a", 0), other), func(t *testing.T, e *env, c *Controller) {
-		e.written()
+		e.Written()
 		if err := c.Wake(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		class := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
-		if all := e.written(); len(all) != 1 || class.Annotations[refreshed] == "" {
+		if all := e.Written(); len(all) != 1 || class.Annotations[refreshed] == "" {
 			t.Errorf("written %q, annotations %v", all, class.Annotations)
 		}
 	})

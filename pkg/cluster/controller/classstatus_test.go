@@ -41,7 +41,7 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 		if got := told(events); len(got) > 0 {
 			t.Errorf("nothing is known of the devices, and %v", got)
 		}
-		e.publish("l40s-4", "a", 0)
+		e.Publish("l40s-4", "a", 0)
 		pass(time.Hour)
 		got := told(events)
 		if len(got) != 2 || !strings.HasPrefix(got[0]+got[1], "Warning InvalidSelector") && !strings.HasPrefix(got[1]+got[0], "Warning InvalidSelector") ||
@@ -53,21 +53,21 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		for range 3 {
-			e.publish("l40s-4", "b", 0)
+			e.Publish("l40s-4", "b", 0)
 			pass(time.Minute)
-			e.withdraw("b")
+			e.Withdraw("b")
 			pass(time.Minute)
-			e.withdraw("a")
+			e.Withdraw("a")
 			pass(time.Minute)
-			e.publish("l40s-4", "a", 0)
+			e.Publish("l40s-4", "a", 0)
 			pass(time.Minute)
 		}
 		if got := told(events); len(got) > 0 {
 			t.Errorf("the Event is repeated: %v", got)
 		}
-		e.publish("t4-1", "c", 0)
+		e.Publish("t4-1", "c", 0)
 		pass(time.Minute)
-		e.put(class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].nothing == "gpu"`))
+		e.Put(class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].nothing == "gpu"`))
 		pass(time.Minute)
 		if got := told(events); len(got) != 1 || !strings.HasPrefix(got[0], "Warning InvalidSelector spec.selectors[0].cel.expression") {
 			t.Errorf("one became invalid, and %v", got)
@@ -82,7 +82,7 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 		if cluster, _ = c.Cluster(); cluster.Classes["invalid"] != 2 || len(told(events)) > 0 {
 			t.Errorf("after the time limit: %v", cluster.Classes)
 		}
-		e.remove("deviceclasses", "well")
+		e.Remove("deviceclasses", "well")
 		pass(time.Minute)
 		cluster, _ = c.Cluster()
 		if cluster.Classes["invalid"] != 1 || len(told(events)) > 0 {

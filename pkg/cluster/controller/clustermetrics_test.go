@@ -94,11 +94,11 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 			}
 		}
 		want(2, 2, map[string]int{phasePending: 2, phaseAllocated: 3, phaseReserved: 2, phaseDeleting: 2})
-		e.remove("resourceclaims", "ns/one")
+		e.Remove("resourceclaims", "ns/one")
 		synctest.Wait()
 		want(2, 2, map[string]int{phasePending: 2, phaseAllocated: 3, phaseReserved: 1, phaseDeleting: 2})
 		for _, name := range []string{"same", "idle", "ends", "gone"} {
-			e.remove("resourceclaims", "ns/"+name)
+			e.Remove("resourceclaims", "ns/"+name)
 		}
 		synctest.Wait()
 		want(4, 0, map[string]int{phasePending: 2, phaseAllocated: 0, phaseReserved: 1, phaseDeleting: 1})
@@ -112,7 +112,7 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newEnv(t), gpusOf(t, "l40s-4")
-	c := New(slicetest.Driver, s.client(), Options{})
+	c := New(slicetest.Driver, s.Client(), Options{})
 	l := c.newLeading()
 	c.leading.Store(l)
 	defer l.queue.ShutDown()
@@ -149,7 +149,7 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 func TestCluster_NotLeading_ReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
-		idle := New(slicetest.Driver, e.client(), Options{})
+		idle := New(slicetest.Driver, e.Client(), Options{})
 		if _, ok := idle.Cluster(); ok {
 			t.Error("it reports before it knows the cluster")
 		}

@@ -19,11 +19,11 @@ import (
 // state returns the objects that a controller writes.
 func (e *env) state() map[string]any {
 	out := map[string]any{}
-	for _, name := range e.names("deviceclasses") {
+	for _, name := range e.Names("deviceclasses") {
 		c := get[resourceapi.DeviceClass](e, "deviceclasses", name)
 		out["class "+name] = []any{c.Labels, c.Annotations, c.Spec}
 	}
-	for _, name := range e.names("nodes") {
+	for _, name := range e.Names("nodes") {
 		n := get[corev1.Node](e, "nodes", name)
 		out["node "+name] = []any{n.Labels, n.Annotations}
 	}
@@ -38,13 +38,13 @@ func play(t *testing.T, e *env, crash func()) {
 	crash()
 	edited := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 	edited.Spec.Selectors = nil
-	e.put(edited)
+	e.Put(edited)
 	for _, o := range machine(t, "hgx-h100", "c", 1) {
-		e.put(o)
+		e.Put(o)
 	}
 	pass(time.Minute)
 	crash()
-	e.withdraw("a")
+	e.Withdraw("a")
 	pass(time.Minute)
 	crash()
 	pass(2 * grace)
@@ -54,7 +54,7 @@ func play(t *testing.T, e *env, crash func()) {
 
 func crashEnv(t *testing.T) *env {
 	e := newEnv(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...)...)
-	e.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"nvidia.com/gpu.count": "theirs", "team": "a"}}})
+	e.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"nvidia.com/gpu.count": "theirs", "team": "a"}}})
 	return e
 }
 
@@ -67,7 +67,7 @@ func TestController_CrashAtAnyWrite_NextOneConverges(t *testing.T) {
 		_, stop := e.start()
 		defer stop()
 		play(t, e, func() {})
-		want, writes = e.state(), len(e.written())
+		want, writes = e.state(), len(e.Written())
 	})
 	if writes < 10 || len(want) < 10 {
 		t.Fatalf("%d writes, and then %d objects", writes, len(want))
@@ -78,15 +78,15 @@ func TestController_CrashAtAnyWrite_NextOneConverges(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := crashEnv(t)
 					left, dead := n, false
-					e.fault = func(r request) (refused, lost error) {
+					e.Fault = func(r request) (refused, lost error) {
 						ended := errors.New("the controller has ended")
-						if r.write() {
+						if r.Writes() {
 							left--
 						}
 						switch {
-						case dead && r.write():
+						case dead && r.Writes():
 							return ended, nil
-						case left == -1 && r.write():
+						case left == -1 && r.Writes():
 							dead = true
 							if done {
 								return nil, ended
@@ -98,10 +98,10 @@ func TestController_CrashAtAnyWrite_NextOneConverges(t *testing.T) {
 					_, stop := e.start()
 					defer func() { stop() }()
 					play(t, e, func() {
-						e.mu.Lock()
+						e.Lock()
 						died := dead
 						dead = false
-						e.mu.Unlock()
+						e.Unlock()
 						if died {
 							stop()
 							_, stop = e.start()

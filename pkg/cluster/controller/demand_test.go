@@ -54,42 +54,23 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart fun
 
 // asked returns the profiles of the ConfigMap; "none" without one.
 func (e *env) asked() string {
-	e.t.Helper()
+	e.T.Helper()
 	found := get[corev1.ConfigMap](e, "configmaps", "ns/published")
 	if found == nil {
 		return "none"
 	}
 	state, err := demand.Decode(found.Data)
 	if err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
 	return strings.Join(slices.Sorted(maps.Keys(state.Since)), " ")
 }
 
 func (e *env) wantAsked(when, want string) {
-	e.t.Helper()
+	e.T.Helper()
 	if got := e.asked(); got != want {
-		e.t.Errorf("%s: the ConfigMap has %q, want %q", when, got, want)
+		e.T.Errorf("%s: the ConfigMap has %q, want %q", when, got, want)
 	}
-}
-
-func podOf(name, resourceName string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: corev1.PodPending},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")},
-		}}}},
-	}
-}
-
-func specOf(class string) resourceapi.ResourceClaimSpec {
-	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-		Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class},
-	}}}}
-}
-
-func claimOf(name, class string) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: specOf(class)}
 }
 
 // soon is less than the two seconds that a first pod may wait longer.
@@ -109,11 +90,11 @@ func TestAskedKeeper_ObjectAsksForProfile_ConfigMapHasItForAnHour(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, restart func()) {
 				e.wantAsked("nothing asks", "")
-				e.put(object.Object)
+				e.Put(object.Object)
 				pass(soon)
 				e.wantAsked("an object asks", "1g.10gb")
 				pass(3 * time.Hour)
-				e.remove(object.resource, "ns/"+e.names(object.resource)[0][len("ns/"):])
+				e.Remove(object.resource, "ns/"+e.Names(object.resource)[0][len("ns/"):])
 				pass(50 * time.Minute)
 				restart()
 				e.wantAsked("nothing asks for less than an hour", "1g.10gb")
@@ -128,15 +109,15 @@ func TestAskedKeeper_ObjectAsksForProfile_ConfigMapHasItForAnHour(t *testing.T) 
 func TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt(t *testing.T) {
 	const class = "monitor.gpu.nvidia.com"
 	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
-		e.put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: resourceapi.DeviceClassSpec{
+		e.Put(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: resourceapi.DeviceClassSpec{
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`}}},
 		}})
-		e.put(claimOf("no-access", class))
+		e.Put(claimOf("no-access", class))
 		pass(soon)
 		e.wantAsked("a claim that Prepare refuses", "")
 		claim := claimOf("watch", class)
 		claim.Spec.Devices.Requests[0].Exactly.AdminAccess = new(true)
-		e.put(claim)
+		e.Put(claim)
 		pass(soon)
 		e.wantAsked("a claim asks", demand.Monitors)
 	})
@@ -144,19 +125,19 @@ func TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt(t *testing.T) {
 
 func TestAskedKeeper_ClaimsOfAllProfiles_FewWritesAndNoOtherProfile(t *testing.T) {
 	atAsked(t, machine(t, "hgx-h100", "n1", 2), func(e *env, _ func()) {
-		e.written()
+		e.Written()
 		for i := range 200 {
-			e.put(claimOf(fmt.Sprint("any-", i), smallest))
+			e.Put(claimOf(fmt.Sprint("any-", i), smallest))
 			c := claimOf(fmt.Sprint("made-up-", i), smallest)
 			c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 				Expression: fmt.Sprintf(`device.attributes["gpu.nvidia.com"].profile == "1g.%dgb"`, 100+i),
 			}}}
-			e.put(c)
+			e.Put(c)
 			pass(10 * time.Millisecond)
 		}
 		pass(soon)
 		e.wantAsked("many claims", "1g.10gb")
-		if writes := e.written(); len(writes) != 1 {
+		if writes := e.Written(); len(writes) != 1 {
 			t.Errorf("%d writes: %q", len(writes), writes)
 		}
 	})
@@ -164,18 +145,18 @@ func TestAskedKeeper_ClaimsOfAllProfiles_FewWritesAndNoOtherProfile(t *testing.T
 
 func TestAskedKeeper_ConfigMapDeletedOrOverwritten_IsWrittenAgain(t *testing.T) {
 	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
-		e.put(claimOf("earlier", "mig-2g.20gb.nvidia.com"))
+		e.Put(claimOf("earlier", "mig-2g.20gb.nvidia.com"))
 		pass(soon)
-		e.remove("resourceclaims", "ns/earlier")
-		e.put(claimOf("c", smallest))
+		e.Remove("resourceclaims", "ns/earlier")
+		e.Put(claimOf("c", smallest))
 		pass(soon)
-		e.remove("configmaps", "ns/published")
+		e.Remove("configmaps", "ns/published")
 		pass(time.Minute)
 		e.wantAsked("deleted", "1g.10gb 2g.20gb")
 		overwrite := func(content, want string) {
 			other := get[corev1.ConfigMap](e, "configmaps", "ns/published")
 			other.Data = map[string]string{demand.Key: content}
-			e.put(other)
+			e.Put(other)
 			pass(time.Minute)
 			e.wantAsked("overwritten with "+content, want)
 		}
@@ -187,8 +168,8 @@ func TestAskedKeeper_ConfigMapDeletedOrOverwritten_IsWrittenAgain(t *testing.T) 
 func TestAskedKeeper_WriteFails_IsTriedAgain(t *testing.T) {
 	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
 		fails := 2
-		e.fault = func(r request) (refused, lost error) {
-			if r.Resource == "configmaps" && r.write() && fails > 0 {
+		e.Fault = func(r request) (refused, lost error) {
+			if r.Resource == "configmaps" && r.Writes() && fails > 0 {
 				if fails--; fails == 0 {
 					return nil, errors.New("connection reset")
 				}
@@ -196,7 +177,7 @@ func TestAskedKeeper_WriteFails_IsTriedAgain(t *testing.T) {
 			}
 			return nil, nil
 		}
-		e.put(claimOf("c", smallest))
+		e.Put(claimOf("c", smallest))
 		pass(10 * time.Second)
 		if e.wantAsked("two failures", "1g.10gb"); fails != 0 {
 			t.Errorf("%d failures are left", fails)
@@ -221,12 +202,12 @@ func TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay(t *testing.T) {
 	atAsked(t, objects, func(e *env, _ func()) {
 		pass(2 * grace)
 		for _, size := range []string{"2", "4", "8"} {
-			if !slices.Contains(e.names("deviceclasses"), "nvlink-"+size+".gpu.nvidia.com") {
-				t.Errorf("no class of groups of %s: %q", size, e.names("deviceclasses"))
+			if !slices.Contains(e.Names("deviceclasses"), "nvlink-"+size+".gpu.nvidia.com") {
+				t.Errorf("no class of groups of %s: %q", size, e.Names("deviceclasses"))
 			}
 		}
 		e.wantAsked("nothing asks", "")
-		e.put(claimOf("c", "nvlink-4.gpu.nvidia.com"))
+		e.Put(claimOf("c", "nvlink-4.gpu.nvidia.com"))
 		pass(soon)
 		e.wantAsked("a claim asks", demand.Groups)
 		if state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data); err != nil || state.Nodes != 1 {
@@ -237,9 +218,9 @@ func TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay(t *testing.T) {
 
 func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
 	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
-		e.written()
+		e.Written()
 		pass(time.Hour)
-		if n := len(e.written()); n < 15 || n > 20 {
+		if n := len(e.Written()); n < 15 || n > 20 {
 			t.Errorf("%d writes in an hour, want one each %s", n, demand.Beat)
 		}
 	})
@@ -250,7 +231,7 @@ func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
 func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, claimOf("c", smallest))
-		c := New(slicetest.Driver, e.client(), Options{})
+		c := New(slicetest.Driver, e.Client(), Options{})
 		l := c.newLeading()
 		defer l.queue.ShutDown()
 		k := c.newDemandKeeper(l)
@@ -277,16 +258,16 @@ func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 			claim.Annotations = map[string]string{"n": fmt.Sprint(i)}
 			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: fmt.Sprint(i), UID: "u"}}
 			claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: slicetest.Driver, Pool: "p", Device: fmt.Sprint("d", i)}}
-			e.put(claim)
+			e.Put(claim)
 			if woken() {
 				t.Fatalf("write %d causes a pass", i)
 			}
 		}
 		claim.Spec = specOf("mig-2g.20gb.nvidia.com")
-		if e.put(claim); !woken() {
+		if e.Put(claim); !woken() {
 			t.Error("another request causes no pass")
 		}
-		if e.remove("resourceclaims", "ns/c"); !woken() || len(k.asks.All()) != 0 {
+		if e.Remove("resourceclaims", "ns/c"); !woken() || len(k.asks.All()) != 0 {
 			t.Errorf("after the claim's deletion: %+v", k.asks.All())
 		}
 	})
@@ -298,7 +279,7 @@ func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, o := range []Options{{Waiting: true}, {Waiting: true, Preemption: true}} {
 			e := newEnv(t)
-			c := New(slicetest.Driver, e.client(), o)
+			c := New(slicetest.Driver, e.Client(), o)
 			l := c.newLeading()
 			k := c.newDemandKeeper(l)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -317,7 +298,7 @@ func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
 				limits := corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 				pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: limits}}}
 				pod.Status.Phase = corev1.PodPending
-				e.put(pod)
+				e.Put(pod)
 				count("the pod waits", 1)
 				pod.Spec.NodeName = "n1"
 				if !lacks {
@@ -326,9 +307,9 @@ func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
 						RequestMappings:   []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: "example.com/gpu"}},
 					}
 				}
-				e.put(pod)
+				e.Put(pod)
 				count("it has a node", 0)
-				e.remove("pods", "ns/p")
+				e.Remove("pods", "ns/p")
 				count("it is gone", 0)
 			}
 			cancel()

@@ -57,16 +57,16 @@ func reviewsOf(t *testing.T, namespace string) map[string]string {
 
 // allOf is all that reviews of budgets could change or read.
 func (e *env) allOf(b *Budgets) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Lock()
+	defer e.Unlock()
 	var out []string
-	for _, resource := range slices.Sorted(maps.Keys(e.objects)) {
-		for _, name := range slices.Sorted(maps.Keys(e.objects[resource])) {
-			out = append(out, fmt.Sprintf("%s %s of version %s", resource, name, e.objects[resource][name].GetResourceVersion()))
+	for _, resource := range slices.Sorted(maps.Keys(e.Objects)) {
+		for _, name := range slices.Sorted(maps.Keys(e.Objects[resource])) {
+			out = append(out, fmt.Sprintf("%s %s of version %s", resource, name, e.Objects[resource][name].GetResourceVersion()))
 		}
 	}
-	out = append(out, e.writes...)
-	out = append(out, e.reads...)
+	out = append(out, e.Writes...)
+	out = append(out, e.Reads...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append(out, fmt.Sprintf("%d desks", len(b.desks)))
@@ -98,16 +98,16 @@ func TestWebhooks_ForgedReview_ChangesNothing(t *testing.T) {
 	for name, certificates := range map[string]bool{"a secret path": false, "client certificates": true} {
 		t.Run(name, func(t *testing.T) {
 			withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-				e.putBudget("team-a", "2")
+				e.PutBudget("team-a", "2")
 				template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "three"}}
 				template.Spec.Spec = newClaim("", "", h100Class, 3).Spec
-				e.put(template)
+				e.Put(template)
 				paths := []string{
 					AdmitPath, AdvisePath, BudgetPath, BudgetPath + "/", BudgetPath + "/x", BudgetPath + "/" + strings.Repeat("0", 2*pathBytes), "/", "/convert",
 					"/metrics", "/healthz", "/debug/pprof/",
 				}
 				if !certificates {
-					e.put(chartConfig(nil))
+					e.Put(chartConfig(nil))
 					instances[1].path = e.startReviewPath(t)
 					pass(time.Second)
 					paths = append(paths, e.reviewPath(t))
@@ -147,8 +147,8 @@ func TestWebhooks_ForgedReview_ChangesNothing(t *testing.T) {
 // TestWebhooks_APIServersReview_Reserves has the review of an API server, by its path and by its certificate.
 func TestWebhooks_APIServersReview_Reserves(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.putBudget("team-a", "2")
-		e.put(chartConfig(nil))
+		e.PutBudget("team-a", "2")
+		e.Put(chartConfig(nil))
 		instances[0].path = e.startReviewPath(t)
 		pass(time.Second)
 		body := reviewsOf(t, "team-a")["CREATE of a claim, dry run false"]
@@ -172,13 +172,13 @@ func TestWebhooks_APIServersReview_Reserves(t *testing.T) {
 func TestController_OtherPorts_ChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
-		c, stop := e.start(func(o *Options) { o.Budgets = e.dynamic() })
+		c, stop := e.start(func(o *Options) { o.Budgets = e.Dynamic() })
 		defer stop()
-		e.putBudget("team-a", "2")
+		e.PutBudget("team-a", "2")
 		pass(time.Minute)
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(metrics.Clusters(c.Cluster))
-		path := NewReviewPath(e.client(), slicetest.Driver, "config")
+		path := NewReviewPath(e.Client(), slicetest.Driver, "config")
 		before := e.allOf(c.Budgets())
 		for range 10 {
 			if _, err := registry.Gather(); err != nil {

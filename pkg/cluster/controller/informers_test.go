@@ -27,7 +27,7 @@ import (
 func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *pool.Shapes, stop func()) {
 	t.Helper()
 	shapes = &pool.Shapes{}
-	i = read.SliceInformer(e.client(), slicetest.Driver, shapes)
+	i = read.SliceInformer(e.Client(), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { i.RunWithContext(ctx) })
@@ -58,19 +58,19 @@ func TestSliceInformer_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				e.lists = lists
+				e.Lists = lists
 				for n := range 2*read.PageSize + 50 {
-					e.put(bare(t, fmt.Sprintf("node-%03d", n)))
+					e.Put(bare(t, fmt.Sprintf("node-%03d", n)))
 				}
 				foreign := bare(t, "nic")
 				foreign.Spec.Driver = "nic.example.com"
-				e.put(foreign)
+				e.Put(foreign)
 				i, shapes, stop := follow(t, e)
 				defer stop()
 				if n := len(cached(i)); n != 2*read.PageSize+50 {
 					t.Errorf("%d slices of %d", n, 2*read.PageSize+50)
 				}
-				reads := e.readRequests()
+				reads := e.ReadRequests()
 				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
 					!lists && !cmp.Equal(reads, []string{"watch resourceslices"}) {
 					t.Errorf("it was read by %v", reads)
@@ -79,11 +79,11 @@ func TestSliceInformer_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 					t.Errorf("nodes of one make have %d shapes", n)
 				}
 
-				e.publish("hgx-h100", "new", 1)
+				e.Publish("hgx-h100", "new", 1)
 				changed := bare(t, "node-000")
 				changed.Spec.Pool.Generation = 7
-				e.put(changed)
-				e.remove("resourceslices", "node-001-00")
+				e.Put(changed)
+				e.Remove("resourceslices", "node-001-00")
 				synctest.Wait()
 				if got := read.SlicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
 					t.Errorf("of the new node there are %d slices", len(got))
@@ -108,27 +108,27 @@ func TestSliceInformer_WatchExpired_ListedAgain(t *testing.T) {
 		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
-				e.lists = lists
-				e.publish("t4-1", "b", 0)
+				e.Lists = lists
+				e.Publish("t4-1", "b", 0)
 				i, _, stop := follow(t, e)
 				defer stop()
 				for range 3 {
-					e.mu.Lock()
-					for w := range e.watches {
-						w.stop()
+					e.Lock()
+					for w := range e.Watches {
+						w.Stop()
 					}
-					e.mu.Unlock()
-					e.forget()
-					e.withdraw("a")
-					e.publish("l40s-4", "c", 0)
+					e.Unlock()
+					e.Forget()
+					e.Withdraw("a")
+					e.Publish("l40s-4", "c", 0)
 					pass(time.Minute)
-					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
+					if diff := cmp.Diff(e.Names("resourceslices"), cached(i)); diff != "" {
 						t.Errorf("(-server +cache)\n%s", diff)
 					}
-					e.withdraw("c")
-					e.publish("l40s-4", "a", 0)
+					e.Withdraw("c")
+					e.Publish("l40s-4", "a", 0)
 					pass(time.Minute)
-					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
+					if diff := cmp.Diff(e.Names("resourceslices"), cached(i)); diff != "" {
 						t.Errorf("(-server +cache)\n%s", diff)
 					}
 				}
@@ -140,22 +140,22 @@ func TestSliceInformer_WatchExpired_ListedAgain(t *testing.T) {
 func TestSliceInformer_PagesExpire_ListedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t)
-		e.lists = true
+		e.Lists = true
 		for n := range 2*read.PageSize + 1 {
-			e.put(bare(t, fmt.Sprintf("node-%03d", n)))
+			e.Put(bare(t, fmt.Sprintf("node-%03d", n)))
 		}
 		lists := 0
-		e.fault = func(r request) (refused, lost error) {
+		e.Fault = func(r request) (refused, lost error) {
 			if r.Verb == "list" {
 				if lists++; lists == 2 {
-					e.version++
-					e.forgotten = e.version
+					e.Version++
+					e.Forgotten = e.Version
 				}
 			}
 			return nil, nil
 		}
 		shapes := &pool.Shapes{}
-		i := read.SliceInformer(e.client(), slicetest.Driver, shapes)
+		i := read.SliceInformer(e.Client(), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go i.RunWithContext(ctx)
@@ -176,13 +176,13 @@ func TestSliceInformer_BookmarkThenStopped_SyncsAndEnds(t *testing.T) {
 		if i.LastSyncResourceVersion() == "" {
 			t.Error("the bookmark's version is lost")
 		}
-		e.publish("t4-1", "b", 0) // Its events are pending while the informer stops.
+		e.Publish("t4-1", "b", 0) // Its events are pending while the informer stops.
 		stop()
 		synctest.Wait()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if len(e.watches) > 0 {
-			t.Errorf("%d watches are open", len(e.watches))
+		e.Lock()
+		defer e.Unlock()
+		if len(e.Watches) > 0 {
+			t.Errorf("%d watches are open", len(e.Watches))
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestSliceInformer_SliceWithoutNode_Ignored(t *testing.T) {
 	}
 	objects := machine(t, "l40s-4", "a", 0)
 	at(t, objects, func(t *testing.T, e *env, c *Controller) {
-		e.put(&resourceapi.ResourceSlice{
+		e.Put(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: "network"},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: slicetest.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
@@ -214,20 +214,20 @@ func TestPodInformer_ManyPods_OnlyWantedOnesCached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				e.lists = lists
+				e.Lists = lists
 				put := func(name, node string, phase corev1.PodPhase, wanted bool) {
 					p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}
 					if wanted {
 						p.Spec.Hostname = "wanted"
 					}
-					e.put(p)
+					e.Put(p)
 				}
 				for n := range 2*read.PageSize + 50 {
 					put(fmt.Sprintf("p-%03d", n), "n1", corev1.PodRunning, n%100 == 0)
 				}
 				put("ended", "n1", corev1.PodFailed, true)
 				put("waits", "", corev1.PodPending, true)
-				i := read.PodInformer(e.client(), "spec.nodeName!=,status.phase!=Failed", func(p *corev1.Pod) bool { return p.Spec.Hostname != "" },
+				i := read.PodInformer(e.Client(), "spec.nodeName!=,status.phase!=Failed", func(p *corev1.Pod) bool { return p.Spec.Hostname != "" },
 					func(o any) (any, error) { return o, nil })
 				ctx, cancel := context.WithCancel(context.Background())
 				var wg sync.WaitGroup
@@ -247,8 +247,8 @@ func TestPodInformer_ManyPods_OnlyWantedOnesCached(t *testing.T) {
 				put("p-002", "n1", corev1.PodRunning, false)
 				put("waits", "n2", corev1.PodPending, true)
 				put("new", "n2", corev1.PodPending, false)
-				e.remove("pods", "a/p-200")
-				e.remove("pods", "a/p-201")
+				e.Remove("pods", "a/p-200")
+				e.Remove("pods", "a/p-201")
 				check("after changes", "a/p-001", "a/p-100", "a/p-300", "a/p-400", "a/waits")
 			})
 		})

@@ -49,7 +49,7 @@ func TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange(t *testing.T) {
 			}
 		}
 		patches := 0
-		for _, w := range e.written() {
+		for _, w := range e.Written() {
 			if w == "patch nodes a" {
 				patches++
 			}
@@ -59,11 +59,11 @@ func TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange(t *testing.T) {
 		}
 		other := get[corev1.Node](e, "nodes", "a")
 		other.Labels["team"], other.Status.Phase = "c", "Running"
-		e.put(other)
+		e.Put(other)
 		pass(time.Hour)
 		wantNoWrites(t, e, "what changed of the node is others'")
 
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(grace - time.Second)
 		wantNoWrites(t, e, "the grace is not over")
 		pass(2 * time.Second)
@@ -82,13 +82,13 @@ func TestLabel_TakenOverByAnother_LeftAlone(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		node := get[corev1.Node](e, "nodes", "a")
 		node.Labels["nvidia.com/gpu.product"] = "feature-discovery"
-		e.put(node)
-		e.written()
+		e.Put(node)
+		e.Written()
 		pass(time.Hour)
 		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "feature-discovery" {
 			t.Errorf("it became %q", got)
 		}
-		if w := e.written(); len(w) > 1 {
+		if w := e.Written(); len(w) > 1 {
 			t.Errorf("more than the note of what is ours was written: %v", w)
 		}
 	})
@@ -101,22 +101,22 @@ func TestLabel_PoolIncomplete_ChangesNothing(t *testing.T) {
 	}
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		before := labelsOf(t, e, "a")
-		e.withdraw("a")
+		e.Withdraw("a")
 		for _, slice := range all[1:] {
-			e.put(slice)
+			e.Put(slice)
 		}
 		pass(3 * grace)
 		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {
 			t.Errorf("a slice is not there yet\n%s", diff)
 		}
 		// A second removal starts a new grace period.
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(grace - time.Minute)
 		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {
 			t.Errorf("the grace is not over\n%s", diff)
 		}
 		for _, slice := range all {
-			e.put(slice)
+			e.Put(slice)
 		}
 		pass(time.Second)
 		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-H100-80GB-HBM3" {
@@ -128,12 +128,12 @@ func TestLabel_PoolIncomplete_ChangesNothing(t *testing.T) {
 func TestLabel_PartOfPoolReturns_GraceStartsAgain(t *testing.T) {
 	all := slicesAt(t, "hgx-h100", "a", 1)
 	at(t, machine(t, "hgx-h100", "a", 1), func(t *testing.T, e *env, _ *Controller) {
-		e.withdraw("a")
+		e.Withdraw("a")
 		pass(grace / 2)
-		e.put(all[0])
+		e.Put(all[0])
 		pass(time.Second)
-		e.written()
-		e.remove("resourceslices", all[0].Name)
+		e.Written()
+		e.Remove("resourceslices", all[0].Name)
 		pass(grace - time.Second)
 		if len(labelsOf(t, e, "a")) < 3 {
 			t.Error("the node published less than the grace ago, and its labels are gone")
@@ -149,7 +149,7 @@ func TestLabel_Conflict_TriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		left := 3
-		e.fault = func(r request) (refused, lost error) {
+		e.Fault = func(r request) (refused, lost error) {
 			if r.Verb != "patch" || left == 0 {
 				return nil, nil
 			}
@@ -172,7 +172,7 @@ func TestLabel_TwoDrivers_DoNotFight(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		for _, s := range slicesAt(t, "l40s-4", "a", 1) {
 			s.Name, s.Spec.Driver = "second-"+s.Name, second
-			e.put(s)
+			e.Put(s)
 		}
 		_, stopFirst := e.start()
 		defer stopFirst()
@@ -189,7 +189,7 @@ func TestLabel_TwoDrivers_DoNotFight(t *testing.T) {
 // TestLabel_LabelRemovedAgainAndAgain_BacksOff has another program remove a label whenever it exists.
 func TestLabel_LabelRemovedAgainAndAgain_BacksOff(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(_ *testing.T, e *env, _ *Controller) {
-		e.stored = func(resource string, o *unstructured.Unstructured) {
+		e.Stored = func(resource string, o *unstructured.Unstructured) {
 			if resource == "nodes" {
 				unstructured.RemoveNestedField(o.Object, "metadata", "labels", "nvidia.com/gpu.count")
 			}
@@ -199,7 +199,7 @@ func TestLabel_LabelRemovedAgainAndAgain_BacksOff(t *testing.T) {
 			for range 10_000 {
 				time.Sleep(10 * time.Millisecond)
 				node.Status.Phase = corev1.NodePhase(fmt.Sprint(time.Now()))
-				e.put(node)
+				e.Put(node)
 			}
 		}()
 		e.wantFewPatches()
@@ -215,9 +215,9 @@ func TestLabel_GPUsChangeOften_LabelsFollow(t *testing.T) {
 			if i%2 == 1 {
 				profile, product = "l40s-4", "NVIDIA-L40S"
 			}
-			e.withdraw("a")
+			e.Withdraw("a")
 			for _, slice := range slicesAt(t, profile, "a", 1) {
-				e.put(slice)
+				e.Put(slice)
 			}
 			pass(time.Second)
 			if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != product {
@@ -228,33 +228,33 @@ func TestLabel_GPUsChangeOften_LabelsFollow(t *testing.T) {
 }
 
 func (e *env) wantFewPatches() {
-	e.t.Helper()
+	e.T.Helper()
 	pass(time.Minute)
 	patches := 0
-	for _, w := range e.written() {
+	for _, w := range e.Written() {
 		if strings.HasPrefix(w, "patch") {
 			patches++
 		}
 	}
 	if patches > 10 {
-		e.t.Errorf("%d PATCHes in a minute", patches)
+		e.T.Errorf("%d PATCHes in a minute", patches)
 	}
 }
 
 func TestLabel_NodeRecreated_LabelledAgain(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
-		e.remove("nodes", "a")
+		e.Remove("nodes", "a")
 		pass(time.Minute)
-		e.written() // One more try can have been under way.
-		e.withdraw("a")
+		e.Written() // One more try can have been under way.
+		e.Withdraw("a")
 		pass(3 * grace)
-		for _, w := range e.written() {
+		for _, w := range e.Written() {
 			if strings.HasSuffix(w, "nodes a") {
 				t.Errorf("%s, and there is none", w)
 			}
 		}
 		for _, o := range machine(t, "t4-1", "a", 0) {
-			e.put(o)
+			e.Put(o)
 		}
 		pass(time.Minute)
 		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "Tesla-T4" {
@@ -270,7 +270,7 @@ func TestLabel_LabelsOff_NodesLeftAlone(t *testing.T) {
 		defer stop()
 		pass(time.Hour)
 		wantNoWrites(t, e, "nothing is wanted")
-		for _, read := range e.readRequests() {
+		for _, read := range e.ReadRequests() {
 			if strings.Contains(read, "nodes") {
 				t.Errorf("%s, and no right to it is needed", read)
 			}

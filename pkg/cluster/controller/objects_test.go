@@ -24,8 +24,8 @@ func TestObjects_WaitingClaims_KeepWhatDecides(t *testing.T) {
 					c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName("a/b"))}}
 				}
 				held.Status.Allocation = &resourceapi.AllocationResult{}
-				e.put(held)
-				e.put(waits)
+				e.Put(held)
+				e.Put(waits)
 				c, stop := e.startAs(leads, func(o *Options) { o.Waiting = true })
 				defer stop()
 				pass(time.Second)

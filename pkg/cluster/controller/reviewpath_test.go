@@ -41,12 +41,12 @@ func (e *env) startReviewPath(t *testing.T) *ReviewPath {
 }
 
 func (e *env) startReviewPathUntil() (p *ReviewPath, stop func()) {
-	p = NewReviewPath(e.client(), slicetest.Driver, "config")
+	p = NewReviewPath(e.Client(), slicetest.Driver, "config")
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := p.Run(ctx); err != nil {
-			e.t.Error(err)
+			e.T.Error(err)
 		}
 	})
 	return p, sync.OnceFunc(func() {
@@ -99,9 +99,9 @@ func TestReviewPath_AnyConfiguration_GetsASecretOne(t *testing.T) {
 						t.Errorf("%s: %v", now, problems)
 					}
 				}
-				e.written()
+				e.Written()
 				pass(24 * time.Hour)
-				if writes := e.written(); len(writes) > 0 {
+				if writes := e.Written(); len(writes) > 0 {
 					t.Errorf("without budgets, failures or changes, a day writes %v", writes)
 				}
 				// An upgrade of the chart.
@@ -109,7 +109,7 @@ func TestReviewPath_AnyConfiguration_GetsASecretOne(t *testing.T) {
 				for i, w := range chartConfig(path).Webhooks {
 					config.Webhooks[i] = w
 				}
-				e.put(config)
+				e.Put(config)
 				synctest.Wait()
 				if got := e.reviewPath(t); got != now || !p.accepts(now) {
 					t.Errorf("after an upgrade the path is %s, want %s", got, now)
@@ -175,7 +175,7 @@ func TestReviewPath_Renewed_EveryInstanceKnowsItBefore(t *testing.T) {
 		before := e.reviewPath(t)
 		p.Renew()
 		pass(announceFor / 2)
-		late := NewReviewPath(e.client(), slicetest.Driver, "config")
+		late := NewReviewPath(e.Client(), slicetest.Driver, "config")
 		late.observe(get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config"))
 		if e.reviewPath(t) != before {
 			t.Error("API servers use the new path at once")
@@ -217,15 +217,15 @@ func TestReviewPath_WriteFails_TriedAgainAndOldOneAccepted(t *testing.T) {
 		defer stop()
 		pass(time.Hour)
 		before, failures := e.reviewPath(t), 3
-		e.mu.Lock()
-		e.fault = func(r request) (error, error) {
-			if r.write() && failures > 0 {
+		e.Lock()
+		e.Fault = func(r request) (error, error) {
+			if r.Writes() && failures > 0 {
 				failures--
 				return errors.New("connection reset"), nil
 			}
 			return nil, nil
 		}
-		e.mu.Unlock()
+		e.Unlock()
 		p.Renew()
 		pass(time.Second)
 		if !p.accepts(before) {
@@ -246,17 +246,17 @@ func TestReviewPath_ConfigurationGone_NothingIsAccepted(t *testing.T) {
 		defer stop()
 		pass(time.Minute)
 		before := e.reviewPath(t)
-		e.remove("validatingwebhookconfigurations", "config")
+		e.Remove("validatingwebhookconfigurations", "config")
 		pass(acceptFor + time.Second)
 		if p.accepts(before) || p.accepts("") || p.accepts(BudgetPath) {
 			t.Error("a path is accepted")
 		}
 		config := chartConfig(nil)
 		config.Webhooks = config.Webhooks[:0]
-		e.written()
-		e.put(config)
+		e.Written()
+		e.Put(config)
 		pass(time.Minute)
-		if writes := e.written(); len(writes) > 0 || p.accepts("") {
+		if writes := e.Written(); len(writes) > 0 || p.accepts("") {
 			t.Errorf("%v", writes)
 		}
 	})
@@ -309,7 +309,7 @@ func TestReviewPath_Budgets_LeaderRenewsItRegularly(t *testing.T) {
 		for _, leads := range []bool{true, false} {
 			p, stopPath := e.startReviewPathUntil()
 			defer stopPath()
-			_, stop := e.startAs(leads, func(o *Options) { o.Budgets, o.ReviewPath = e.dynamic(), p })
+			_, stop := e.startAs(leads, func(o *Options) { o.Budgets, o.ReviewPath = e.Dynamic(), p })
 			defer stop()
 		}
 		pass(time.Hour)
@@ -324,7 +324,7 @@ func TestReviewPath_Budgets_LeaderRenewsItRegularly(t *testing.T) {
 		if n := count(time.Hour); n != 1 {
 			t.Errorf("%d paths in an hour without a budget", n)
 		}
-		e.putBudget("team-a", "2")
+		e.PutBudget("team-a", "2")
 		if n := count(time.Hour); n < 11 || n > 14 {
 			t.Errorf("%d paths in an hour with a budget", n)
 		}

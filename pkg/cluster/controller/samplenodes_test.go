@@ -15,30 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/pkg/wire/demand"
 )
-
-// autoSlices returns the slices of a node with the setting Auto, whose sample another node publishes or not.
-func autoSlices(t testing.TB, board, node string, elsewhere bool) []*resourceapi.ResourceSlice {
-	t.Helper()
-	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	scanned, err := slicetest.Scan(board, node, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slicetest.Slices(scanned, node, settings, func(o *resourceslices.Options) {
-		o.Sharing = sharing.Node{Name: node, Settings: settings, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: elsewhere}}
-	})
-}
 
 // shapes are kept, so that nodes which are alike have the same ones.
 var shapes = &pool.Shapes{}
@@ -190,10 +170,10 @@ func TestSampleNodes_OtherLayoutsEachTime_EarlierOnesForgotten(t *testing.T) {
 
 // samples returns the sample nodes of the ConfigMap.
 func (e *env) samples() []string {
-	e.t.Helper()
+	e.T.Helper()
 	state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data)
 	if err != nil {
-		e.t.Error(err)
+		e.T.Error(err)
 	}
 	return state.Samples
 }
@@ -213,22 +193,22 @@ func TestController_SampleNodeGoes_ClassesStay(t *testing.T) {
 		}
 		publish := func(node string, elsewhere bool) {
 			for _, s := range autoSlices(t, "hgx-h100", node, elsewhere) {
-				e.put(s)
+				e.Put(s)
 			}
 		}
 		wantClass := func(when string) {
 			t.Helper()
-			if !slices.Contains(e.names("deviceclasses"), smallest) {
-				t.Errorf("%s: no class %s: %q", when, smallest, e.names("deviceclasses"))
+			if !slices.Contains(e.Names("deviceclasses"), smallest) {
+				t.Errorf("%s: no class %s: %q", when, smallest, e.Names("deviceclasses"))
 			}
-			e.put(claimOf("c", smallest))
+			e.Put(claimOf("c", smallest))
 			pass(soon)
 			e.wantAsked(when, "1g.10gb")
 		}
 		publish("n1", false)
 		pass(2 * time.Second)
 		wantClass("the sample is there")
-		e.withdraw("n1")
+		e.Withdraw("n1")
 		pass(5 * time.Second)
 		if got := e.samples(); !slices.Equal(got, []string{"n1"}) {
 			t.Errorf("the sample node restarts: sample nodes %q", got)
@@ -237,7 +217,7 @@ func TestController_SampleNodeGoes_ClassesStay(t *testing.T) {
 		if got := e.samples(); !slices.Equal(got, []string{"n2"}) {
 			t.Errorf("the sample node is gone: sample nodes %q", got)
 		}
-		e.remove("resourceclaims", "ns/c")
+		e.Remove("resourceclaims", "ns/c")
 		pass(3*grace + 2*time.Hour)
 		wantClass("no node publishes the sample for hours")
 		publish("n2", false)
@@ -257,7 +237,7 @@ func TestController_SampleOfOneNode_CountsForAll(t *testing.T) {
 		at(t, nil, func(t *testing.T, e *env, c *Controller) {
 			for _, node := range order {
 				for _, s := range autoSlices(t, "hgx-h100", node, node == "n2") {
-					e.put(s)
+					e.Put(s)
 				}
 				pass(2 * time.Second)
 			}
@@ -285,8 +265,8 @@ func TestController_SampleOfOneNode_CountsForAll(t *testing.T) {
 			if n := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); len(n) > 0 {
 				t.Errorf("%v: the layout is not kept", order)
 			}
-			e.withdraw("n1")
-			e.withdraw("n2")
+			e.Withdraw("n1")
+			e.Withdraw("n2")
 			pass(2 * grace)
 			if forgotten := c.nodes.samples.Learn(autoPool(t, "hgx-h100", "n3", false)); len(forgotten) == 0 {
 				t.Errorf("%v: the layout of no node is kept", order)

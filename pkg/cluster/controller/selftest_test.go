@@ -26,13 +26,13 @@ func TestSelfTest_WebhookReachableOrNot_EventAndResult(t *testing.T) {
 		e := newEnv(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}})
 		events, results := record.NewFakeRecorder(100), []bool{}
 		test := SelfTest{
-			Checks: Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Port: 9443}, Service: "webhook", Events: events,
+			Checks: Checks{Client: e.Client(), Driver: slicetest.Driver, Namespace: "ns", Port: 9443}, Service: "webhook", Events: events,
 			Report: func(reachable bool) { results = append(results, reachable) },
 		}
 		set := func(fault func(request) (error, error)) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.fault = fault
+			e.Lock()
+			defer e.Unlock()
+			e.Fault = fault
 		}
 		// after returns the Events and results of some time.
 		after := func(d time.Duration) (emitted []string, found []bool) {
@@ -74,7 +74,7 @@ func TestSelfTest_WebhookReachableOrNot_EventAndResult(t *testing.T) {
 		if emitted, found := after(16 * time.Minute); len(emitted) != 1 || !slices.Contains(found, true) {
 			t.Errorf("reachable again: %q, %v", emitted, found)
 		}
-		if n := len(e.names("resourceclaims")); n > 0 {
+		if n := len(e.Names("resourceclaims")); n > 0 {
 			t.Errorf("the tests leave %d claims", n)
 		}
 		cancel()

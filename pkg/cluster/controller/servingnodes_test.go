@@ -28,10 +28,10 @@ import (
 
 // serving returns the serving nodes in the ConfigMap; nil if all nodes serve.
 func (e *env) serving(what string) []string {
-	e.t.Helper()
+	e.T.Helper()
 	state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return state.Serving[what]
 }
@@ -76,20 +76,20 @@ func TestAskedKeeper_ProfileAskedFor_FewNodesServeUntilAPodWaits(t *testing.T) {
 				t.Errorf("%s: %q serve, want %d nodes", when, got, n)
 			}
 		}
-		e.put(claimOf("c", smallest))
+		e.Put(claimOf("c", smallest))
 		pass(soon)
 		want("a claim asks", 8)
 		pass(time.Minute)
 		want("no pod waits", 8)
-		e.put(unscheduledPod("p", "c"))
+		e.Put(unscheduledPod("p", "c"))
 		pass(soon)
 		want("a pod waits, a minute after the nodes began", 32)
 		pass(demand.Grow)
 		want("the pod still waits", nodes)
 		restart()
 		want("a new leader", nodes)
-		e.remove("pods", "ns/p")
-		e.put(allocatedOn(claimOf("c", smallest), "n39", "gpu-0000-1b-00-0-mig-1g-10gb-0"))
+		e.Remove("pods", "ns/p")
+		e.Put(allocatedOn(claimOf("c", smallest), "n39", "gpu-0000-1b-00-0-mig-1g-10gb-0"))
 		pass(30 * time.Minute)
 		want("no pod waits for half an hour", nodes)
 		pass(45 * time.Minute)
@@ -147,7 +147,7 @@ func TestAskedKeeper_PodForFewNodes_OneServesAtOnce(t *testing.T) {
 					}
 				}
 				atAsked(t, all, func(e *env, _ func()) {
-					e.put(claimOf("other", smallest))
+					e.Put(claimOf("other", smallest))
 					pass(soon)
 					if got := e.serving("1g.10gb"); len(got) != 8 || slices.Contains(got, only) {
 						t.Fatalf("%q serve at first", got)
@@ -157,9 +157,9 @@ func TestAskedKeeper_PodForFewNodes_OneServesAtOnce(t *testing.T) {
 						NodeSelectorTerms: affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
 					}
 					nic.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
-					e.put(nic)
-					e.put(pod)
-					e.put(claim)
+					e.Put(nic)
+					e.Put(pod)
+					e.Put(claim)
 					pass(soon)
 					if got := e.serving("1g.10gb"); !slices.Contains(got, only) || len(got) > 40 {
 						t.Errorf("%d nodes serve once the pod waits, and %s: %v", len(got), only, slices.Contains(got, only))
@@ -226,7 +226,7 @@ func TestAskedKeeper_PodWaitsForAResource_MoreNodesServe(t *testing.T) {
 		if get[resourceapi.DeviceClass](e, "deviceclasses", smallest) == nil {
 			t.Fatal("the class is missing")
 		}
-		e.put(pod)
+		e.Put(pod)
 		pass(soon)
 		if got := e.serving("1g.10gb"); len(got) != 8 {
 			t.Errorf("%q serve at first, want 8 nodes", got)
@@ -241,18 +241,18 @@ func TestAskedKeeper_PodWaitsForAResource_MoreNodesServe(t *testing.T) {
 // TestAskedKeeper_ClaimWithAlternatives_AllNodesServe has a claim that would get a whole GPU of another node.
 func TestAskedKeeper_ClaimWithAlternatives_AllNodesServe(t *testing.T) {
 	atAsked(t, autoNodes(t, 12), func(e *env, _ func()) {
-		e.put(claimOf("c", smallest))
+		e.Put(claimOf("c", smallest))
 		pass(soon)
 		claim := claimOf("either", smallest)
 		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{Name: "part", DeviceClassName: smallest}, {Name: "whole", DeviceClassName: h100Class},
 		}}}
-		e.put(claim)
+		e.Put(claim)
 		pass(soon)
 		if got := e.serving("1g.10gb"); got != nil {
 			t.Errorf("%q serve, want all nodes", got)
 		}
-		e.remove("resourceclaims", "ns/either")
+		e.Remove("resourceclaims", "ns/either")
 		pass(soon)
 		if got := e.serving("1g.10gb"); len(got) != 8 {
 			t.Errorf("%q serve after that claim, want 8 nodes", got)
@@ -279,10 +279,10 @@ func TestAskedKeeper_ClaimOfAShare_FewNodesServe(t *testing.T) {
 		Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")},
 	}
 	atAsked(t, nodes, func(e *env, _ func()) {
-		e.put(claimOf("whole", h100Class))
+		e.Put(claimOf("whole", h100Class))
 		pass(soon)
 		e.wantAsked("a claim of a whole GPU", "")
-		e.put(share)
+		e.Put(share)
 		pass(soon)
 		e.wantAsked("a claim of a share", demand.Shares)
 		if got := e.serving(demand.Shares); len(got) != 8 {
@@ -290,7 +290,7 @@ func TestAskedKeeper_ClaimOfAShare_FewNodesServe(t *testing.T) {
 		}
 		held := allocatedOn(share.DeepCopy(), "n11", "gpu-0000-1b-00-0")
 		held.Status.Allocation.Devices.Results[0].ShareID = new(types.UID("u"))
-		e.put(held)
+		e.Put(held)
 		pass(2 * time.Hour)
 		if got := e.serving(demand.Shares); !slices.Contains(got, "n11") {
 			t.Errorf("%q share GPUs, but not the node with a share: the scheduler would forget it", got)

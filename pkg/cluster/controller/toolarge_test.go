@@ -22,69 +22,24 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-// padding are selectors that match each device, and more than a cache keeps.
-func padding() (out []resourceapi.DeviceSelector) {
-	for i := range 100 {
-		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf(`device.driver != "%d%s"`, i, strings.Repeat("x", 1000)),
-		}})
-	}
-	return out
-}
-
-// padded makes a claim too large for a cache.
-func padded(c *resourceapi.ResourceClaim, selectors ...string) *resourceapi.ResourceClaim {
-	for _, r := range c.Spec.Devices.Requests {
-		if r.Exactly == nil {
-			continue
-		}
-		for _, s := range selectors {
-			r.Exactly.Selectors = append(r.Exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: s}})
-		}
-		r.Exactly.Selectors = append(r.Exactly.Selectors, padding()...)
-	}
-	return c
-}
-
-func paddedClass(name, expression string) *resourceapi.DeviceClass {
-	c := class(name, expression)
-	c.Spec.Selectors = append(c.Spec.Selectors, padding()...)
-	return c
-}
-
-func partitionOf(t testing.TB, profile string) string {
-	t.Helper()
-	for _, s := range slicesAt(t, "hgx-h100", "n1", 0) {
-		for _, d := range s.Spec.Devices {
-			if strings.Contains(d.Name, "-mig-"+profile+"-") {
-				return d.Name
-			}
-		}
-	}
-	t.Fatal("no such partition: ", profile)
-	return ""
-}
-
-const anyPartition = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`
-
 // TestBudgets_LargeClaims_CostTheirDevices has claims that the cache does not keep whole: one waits, and one has a device. Another
 // leader, which lists the claims itself, counts the same.
 func TestBudgets_LargeClaims_CostTheirDevices(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.put(class("any-partition", anyPartition))
+		e.Put(class("any-partition", anyPartition))
 		waits := padded(newClaim("team-a", "waits", "any-partition", 1), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)
 		held := padded(newClaim("team-a", "held", "any-partition", 1))
 		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
 			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(t, "2g-20gb")},
 		}}}
-		e.put(waits)
-		e.put(held)
-		e.putBudget("team-a", "4")
+		e.Put(waits)
+		e.Put(held)
+		e.PutBudget("team-a", "4")
 		pass(time.Second)
 		if got := used(e.budget("team-a")); got != "375m" {
 			t.Errorf("%s used, want an eighth and two eighths", got)
 		}
-		e.put(paddedClass("any-partition", anyPartition))
+		e.Put(paddedClass("any-partition", anyPartition))
 		pass(time.Second)
 		if denied := e.ask(instances[0], newClaim("team-a", "new", "any-partition", 1)); !strings.Contains(denied, "too large to judge") {
 			t.Errorf("a claim of a class that cannot be judged: %q", denied)
@@ -116,18 +71,18 @@ func TestCluster_LargeClaims_HoldTheirGPUs(t *testing.T) {
 // TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount has a large claim that waits and one with a partition.
 func TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount(t *testing.T) {
 	atAsked(t, append(machine(t, "hgx-h100", "n1", 0), class("any-partition", anyPartition)), func(e *env, _ func()) {
-		e.put(padded(claimOf("waits", "any-partition"), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`))
+		e.Put(padded(claimOf("waits", "any-partition"), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`))
 		pass(time.Minute)
 		e.wantAsked("a claim waits that cannot be judged", "")
 		held := padded(claimOf("held", "any-partition"))
 		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
-			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(e.t, "2g-20gb")},
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(e.T, "2g-20gb")},
 		}}}
-		e.put(held)
+		e.Put(held)
 		pass(time.Minute)
 		e.wantAsked("a large claim has a partition", "2g.20gb")
-		e.put(paddedClass("any-partition", anyPartition))
-		e.put(claimOf("small", "any-partition"))
+		e.Put(paddedClass("any-partition", anyPartition))
+		e.Put(claimOf("small", "any-partition"))
 		pass(time.Minute)
 		e.wantAsked("a class cannot be judged", "2g.20gb")
 	})
@@ -140,10 +95,10 @@ func TestInformer_ServerWithoutStreams_FewObjectsAtATime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				e.lists = lists
+				e.Lists = lists
 				const n = 2*read.TenantsPageSize + 1
 				for i := range n {
-					e.put(padded(claimOf(fmt.Sprintf("c-%03d", i), "x")))
+					e.Put(padded(claimOf(fmt.Sprintf("c-%03d", i), "x")))
 				}
 				c, stop := e.start(func(o *Options) { o.Waiting = true })
 				defer stop()
@@ -159,7 +114,7 @@ func TestInformer_ServerWithoutStreams_FewObjectsAtATime(t *testing.T) {
 					t.Errorf("%d claims and %d marks of %d", len(objects.Claims), marks, n)
 				}
 				lists := 0
-				for _, r := range e.readRequests() {
+				for _, r := range e.ReadRequests() {
 					if strings.HasPrefix(r, "list ") && !strings.Contains(r, "resourceslices") {
 						lists++
 						if !strings.HasSuffix(r, fmt.Sprintf(" %d", read.TenantsPageSize)) {
@@ -167,10 +122,10 @@ func TestInformer_ServerWithoutStreams_FewObjectsAtATime(t *testing.T) {
 						}
 					}
 				}
-				if (lists > 3) != e.lists {
+				if (lists > 3) != e.Lists {
 					t.Errorf("%d lists", lists)
 				}
-				e.put(claimOf("c-000", "x")) // It is small now.
+				e.Put(claimOf("c-000", "x")) // It is small now.
 				synctest.Wait()
 				if claim := c.Claim("ns", "c-000"); claim == nil || bounded.TooLarge(claim) {
 					t.Errorf("after the change it is %+v", claim)
@@ -192,7 +147,7 @@ func TestLabel_LargeNode_StaysAsItIs(t *testing.T) {
 	}
 	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
 		pass(time.Minute)
-		for _, w := range e.written() {
+		for _, w := range e.Written() {
 			if strings.Contains(w, "nodes") {
 				t.Errorf("%s, although its labels are unknown", w)
 			}

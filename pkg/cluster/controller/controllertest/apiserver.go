@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package controllertest has a cluster in memory for tests of the controller and of its features.
+package controllertest
 
 import (
 	"bytes"
@@ -32,35 +33,35 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// env is an API server in memory with versions, preconditions, pages and watches. Clients
+// Env is an API server in memory with versions, preconditions, pages and watches. Clients
 // reach it without a network, so that a bubble of testing/synctest can hold all of it.
-type env struct {
-	t testing.TB
+type Env struct {
+	T testing.TB
 
-	mu      sync.Mutex
-	version int
-	objects map[string]map[string]*unstructured.Unstructured // by resource, then by namespace/name
-	history []change
-	// forgotten is the version before which no watch can begin.
-	forgotten int
-	watches   map[*watching]bool
-	writes    []string
-	reads     []string
+	sync.Mutex
+	Version int
+	Objects map[string]map[string]*unstructured.Unstructured // by resource, then by namespace/name
+	History []change
+	// Forgotten is the version before which no watch can begin.
+	Forgotten int
+	Watches   map[*watching]bool
+	Writes    []string
+	Reads     []string
 
-	// lists says that initial events are not known, as to an older server.
-	lists bool
-	// stored changes what is written before it is kept.
-	stored func(resource string, object *unstructured.Unstructured)
-	// fault says what becomes of a request: an error before it is done, or an answer that is lost after.
-	fault func(request) (refused, lost error)
+	// Lists says that initial events are not known, as to an older server.
+	Lists bool
+	// Stored changes what is written before it is kept.
+	Stored func(resource string, object *unstructured.Unstructured)
+	// Fault says what becomes of a request: an error before it is done, or an answer that is lost after.
+	Fault func(Request) (refused, lost error)
 }
 
-// request is one.
-type request struct{ Verb, Resource, Name string }
+// Request is a request to the server.
+type Request struct{ Verb, Resource, Name string }
 
-func (r request) String() string { return strings.TrimSpace(r.Verb + " " + r.Resource + " " + r.Name) }
+func (r Request) String() string { return strings.TrimSpace(r.Verb + " " + r.Resource + " " + r.Name) }
 
-func (r request) write() bool {
+func (r Request) Writes() bool {
 	return r.Verb == "create" || r.Verb == "update" || r.Verb == "patch" || r.Verb == "delete"
 }
 
@@ -86,109 +87,109 @@ var kinds = map[string]schema.GroupVersionKind{
 	"gpubudgets":                      {Group: "gpu.nvidia.com", Version: "v1alpha1", Kind: "GPUBudget"},
 }
 
-func newEnv(t testing.TB, objects ...runtime.Object) *env {
-	s := &env{t: t, objects: map[string]map[string]*unstructured.Unstructured{}, watches: map[*watching]bool{}}
+func New(t testing.TB, objects ...runtime.Object) *Env {
+	s := &Env{T: t, Objects: map[string]map[string]*unstructured.Unstructured{}, Watches: map[*watching]bool{}}
 	for resource := range kinds {
-		s.objects[resource] = map[string]*unstructured.Unstructured{}
+		s.Objects[resource] = map[string]*unstructured.Unstructured{}
 	}
 	for _, o := range objects {
-		s.put(o)
+		s.Put(o)
 	}
 	return s
 }
 
-func (e *env) config() *rest.Config {
+func (e *Env) Config() *rest.Config {
 	return &rest.Config{Host: "http://server", Transport: e, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
-func (e *env) client() kubernetes.Interface {
-	client, err := kubernetes.NewForConfig(e.config())
+func (e *Env) Client() kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(e.Config())
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return client
 }
 
-// put writes an object like another program, without a precondition.
-func (e *env) put(o runtime.Object) {
-	e.t.Helper()
+// Put writes an object like another program, without a precondition.
+func (e *Env) Put(o runtime.Object) {
+	e.T.Helper()
 	found, _, err := scheme.Scheme.ObjectKinds(o)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(found[0])
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Lock()
+	defer e.Unlock()
 	for resource, kind := range kinds {
 		if kind == found[0] {
 			e.keep(resource, u)
 			return
 		}
 	}
-	e.t.Fatalf("%v is not served", found[0])
+	e.T.Fatalf("%v is not served", found[0])
 }
 
-// remove removes an object like another program.
-func (e *env) remove(resource, name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.drop(resource, name)
+// Remove removes an object like another program.
+func (e *Env) Remove(resource, name string) {
+	e.Lock()
+	defer e.Unlock()
+	e.Drop(resource, name)
 }
 
-// get reads an object as it is stored; nil where there is none.
-func get[T any](e *env, resource, name string) *T {
-	e.t.Helper()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	u := e.objects[resource][name]
+// Get reads an object as it is stored; nil where there is none.
+func Get[T any](e *Env, resource, name string) *T {
+	e.T.Helper()
+	e.Lock()
+	defer e.Unlock()
+	u := e.Objects[resource][name]
 	if u == nil {
 		return nil
 	}
 	out := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
-		e.t.Fatal(err)
+		e.T.Fatal(err)
 	}
 	return out
 }
 
-// names returns the names of a resource's objects, in order.
-func (e *env) names(resource string) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Sorted(maps.Keys(e.objects[resource]))
+// Names returns the names of a resource's objects, in order.
+func (e *Env) Names(resource string) []string {
+	e.Lock()
+	defer e.Unlock()
+	return slices.Sorted(maps.Keys(e.Objects[resource]))
 }
 
-// written gives the writes since the last call.
-func (e *env) written() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := e.writes
-	e.writes = nil
+// Written gives the writes since the last call.
+func (e *Env) Written() []string {
+	e.Lock()
+	defer e.Unlock()
+	out := e.Writes
+	e.Writes = nil
 	return out
 }
 
-// readRequests gives the reads since the last call.
-func (e *env) readRequests() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := e.reads
-	e.reads = nil
+// ReadRequests gives the reads since the last call.
+func (e *Env) ReadRequests() []string {
+	e.Lock()
+	defer e.Unlock()
+	out := e.Reads
+	e.Reads = nil
 	return out
 }
 
-// forget ends all watches and lets none begin before now: what a client has must be listed anew.
-func (e *env) forget() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.version++
-	e.forgotten, e.history = e.version, nil
-	for w := range e.watches {
-		w.stop()
+// Forget ends all watches and lets none begin before now: what a client has must be listed anew.
+func (e *Env) Forget() {
+	e.Lock()
+	defer e.Unlock()
+	e.Version++
+	e.Forgotten, e.History = e.Version, nil
+	for w := range e.Watches {
+		w.Stop()
 	}
 }
 
@@ -197,11 +198,11 @@ func key(o *unstructured.Unstructured) string {
 }
 
 // keep stores an object and sends a watch event, unless the object is unchanged.
-func (e *env) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
-	if e.stored != nil {
-		e.stored(resource, o)
+func (e *Env) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
+	if e.Stored != nil {
+		e.Stored(resource, o)
 	}
-	kind, old := "ADDED", e.objects[resource][key(o)]
+	kind, old := "ADDED", e.Objects[resource][key(o)]
 	if old != nil {
 		kind = "MODIFIED"
 		o.SetUID(old.GetUID())
@@ -210,31 +211,32 @@ func (e *env) keep(resource string, o *unstructured.Unstructured) *unstructured.
 			return old
 		}
 	}
-	e.version++
+	e.Version++
 	if o.GetUID() == "" {
-		o.SetUID(types.UID(fmt.Sprintf("uid-%d", e.version)))
+		o.SetUID(types.UID(fmt.Sprintf("uid-%d", e.Version)))
 	}
-	o.SetResourceVersion(strconv.Itoa(e.version))
-	e.objects[resource][key(o)] = o
-	e.notify(change{e.version, kind, resource, o.DeepCopy()})
+	o.SetResourceVersion(strconv.Itoa(e.Version))
+	e.Objects[resource][key(o)] = o
+	e.notify(change{e.Version, kind, resource, o.DeepCopy()})
 	return o
 }
 
-func (e *env) drop(resource, name string) {
-	o := e.objects[resource][name]
+// Drop removes an object. The caller holds the lock.
+func (e *Env) Drop(resource, name string) {
+	o := e.Objects[resource][name]
 	if o == nil {
 		return
 	}
-	delete(e.objects[resource], name)
-	e.version++
+	delete(e.Objects[resource], name)
+	e.Version++
 	o = o.DeepCopy()
-	o.SetResourceVersion(strconv.Itoa(e.version))
-	e.notify(change{e.version, "DELETED", resource, o})
+	o.SetResourceVersion(strconv.Itoa(e.Version))
+	e.notify(change{e.Version, "DELETED", resource, o})
 }
 
-func (e *env) notify(c change) {
-	e.history = append(e.history, c)
-	for w := range e.watches {
+func (e *Env) notify(c change) {
+	e.History = append(e.History, c)
+	for w := range e.Watches {
 		select {
 		case w.wake <- struct{}{}:
 		default:
@@ -243,7 +245,7 @@ func (e *env) notify(c change) {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
+func (e *Env) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -255,8 +257,8 @@ func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		_ = r.Body.Close()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.Lock()
+	defer e.Unlock()
 	if r.URL.Path == "/version" {
 		return answer(r, &version.Info{GitVersion: "v1.37.1"}, nil)
 	}
@@ -276,16 +278,16 @@ func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 	if kinds[resource].GroupVersion() != group {
 		return answer(r, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "not served", 0, true))
 	}
-	is := request{Verb: verb(r, name), Resource: resource, Name: name}
-	if is.write() {
-		e.writes = append(e.writes, is.String())
+	is := Request{Verb: verb(r, name), Resource: resource, Name: name}
+	if is.Writes() {
+		e.Writes = append(e.Writes, is.String())
 	} else {
-		e.reads = append(e.reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
+		e.Reads = append(e.Reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
 	}
 	var lost error
-	if e.fault != nil {
+	if e.Fault != nil {
 		var refused error
-		if refused, lost = e.fault(is); refused != nil {
+		if refused, lost = e.Fault(is); refused != nil {
 			return answer(r, nil, refused) // Errors other than a status break the connection.
 		}
 	}
@@ -309,9 +311,9 @@ func verb(r *http.Request, name string) string {
 	return map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
 }
 
-func (e *env) do(r *http.Request, is request, namespace string, body []byte) (out any, stream *http.Response, err error) {
+func (e *Env) do(r *http.Request, is Request, namespace string, body []byte) (out any, stream *http.Response, err error) {
 	resource := schema.GroupResource{Group: kinds[is.Resource].Group, Resource: is.Resource}
-	old := e.objects[is.Resource][is.Name]
+	old := e.Objects[is.Resource][is.Name]
 	if is.Name != "" && old == nil {
 		return nil, nil, apierrors.NewNotFound(resource, is.Name)
 	}
@@ -329,7 +331,7 @@ func (e *env) do(r *http.Request, is request, namespace string, body []byte) (ou
 		if p := o.Preconditions; p != nil && (p.UID != nil && *p.UID != old.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion()) {
 			return nil, nil, conflict
 		}
-		e.drop(is.Resource, is.Name)
+		e.Drop(is.Resource, is.Name)
 		return old, nil, nil
 	case "patch":
 		var patch map[string]any
@@ -351,7 +353,7 @@ func (e *env) do(r *http.Request, is request, namespace string, body []byte) (ou
 		o.SetNamespace(namespace)
 	}
 	if is.Verb == "create" {
-		if e.objects[is.Resource][key(o)] != nil {
+		if e.Objects[is.Resource][key(o)] != nil {
 			return nil, nil, apierrors.NewAlreadyExists(resource, key(o))
 		}
 		if r.URL.Query().Get("dryRun") != "" {
@@ -383,7 +385,7 @@ func merge(into, patch map[string]any) map[string]any {
 }
 
 // listOrWatch lists or watches.
-func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *http.Response, error) {
+func (e *Env) listOrWatch(r *http.Request, is Request, namespace string) (any, *http.Response, error) {
 	query := r.URL.Query()
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {
@@ -396,19 +398,19 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "spec.nodeName": node, "metadata.name": o.GetName()})
 	}
 	var found []*unstructured.Unstructured
-	for _, name := range slices.Sorted(maps.Keys(e.objects[is.Resource])) {
-		if o := e.objects[is.Resource][name]; selects(o) {
+	for _, name := range slices.Sorted(maps.Keys(e.Objects[is.Resource])) {
+		if o := e.Objects[is.Resource][name]; selects(o) {
 			found = append(found, o)
 		}
 	}
 	expired := apierrors.NewResourceExpired("too old resource version")
 	if is.Verb == "watch" {
 		initial := query.Get("sendInitialEvents") == "true"
-		if initial && e.lists {
+		if initial && e.Lists {
 			return nil, nil, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
 		}
 		from, _ := strconv.Atoi(query.Get("resourceVersion"))
-		if !initial && from < e.forgotten {
+		if !initial && from < e.Forgotten {
 			return nil, nil, expired
 		}
 		var first []event
@@ -417,24 +419,24 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 				first = append(first, event{"ADDED", o.DeepCopy().Object})
 			}
 			first = append(first, e.bookmark(is.Resource, r, true))
-			from = e.version
+			from = e.Version
 		}
 		return nil, e.watch(r, is.Resource, from, first, selects), nil
 	}
 	list := map[string]any{
 		"kind": kinds[is.Resource].Kind + "List", "apiVersion": kinds[is.Resource].GroupVersion().String(),
-		"metadata": map[string]any{"resourceVersion": strconv.Itoa(e.version)},
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(e.Version)},
 	}
 	if after := query.Get("continue"); after != "" {
 		version, last, _ := strings.Cut(after, " ")
-		if n, err := strconv.Atoi(version); err != nil || n < e.forgotten {
+		if n, err := strconv.Atoi(version); err != nil || n < e.Forgotten {
 			return nil, nil, expired
 		}
 		found = slices.DeleteFunc(found, func(o *unstructured.Unstructured) bool { return key(o) <= last })
 	}
 	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && len(found) > limit {
 		found = found[:limit]
-		list["metadata"].(map[string]any)["continue"] = fmt.Sprintf("%d %s", e.version, key(found[limit-1]))
+		list["metadata"].(map[string]any)["continue"] = fmt.Sprintf("%d %s", e.Version, key(found[limit-1]))
 	}
 	items := []any{}
 	for _, o := range found {
@@ -449,10 +451,10 @@ type event struct {
 	Object any    `json:"object"`
 }
 
-func (e *env) bookmark(resource string, r *http.Request, complete bool) event {
+func (e *Env) bookmark(resource string, r *http.Request, complete bool) event {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(kinds[resource])
-	o.SetResourceVersion(strconv.Itoa(e.version))
+	o.SetResourceVersion(strconv.Itoa(e.Version))
 	if complete {
 		o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}
@@ -462,26 +464,26 @@ func (e *env) bookmark(resource string, r *http.Request, complete bool) event {
 // watching is a watch that goes on. Its wake has room for one.
 type watching struct {
 	wake chan struct{}
-	stop func()
+	Stop func()
 }
 
-func (e *env) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
+func (e *Env) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
 	in, out := io.Pipe()
 	ended := make(chan struct{})
 	w := &watching{wake: make(chan struct{}, 1)}
-	w.stop = sync.OnceFunc(func() {
+	w.Stop = sync.OnceFunc(func() {
 		close(ended)
 		_ = out.Close()
 	})
-	e.watches[w] = true
-	released := context.AfterFunc(r.Context(), w.stop)
+	e.Watches[w] = true
+	released := context.AfterFunc(r.Context(), w.Stop)
 	go func() {
 		defer func() {
 			released()
-			w.stop()
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			delete(e.watches, w)
+			w.Stop()
+			e.Lock()
+			defer e.Unlock()
+			delete(e.Watches, w)
 		}()
 		encoder := json.NewEncoder(out)
 		for {
@@ -491,14 +493,14 @@ func (e *env) watch(r *http.Request, resource string, from int, first []event, s
 				}
 			}
 			first = nil
-			e.mu.Lock()
-			for _, c := range e.history {
+			e.Lock()
+			for _, c := range e.History {
 				if c.version > from && c.resource == resource && selects(c.object) {
 					first = append(first, event{c.kind, c.object.DeepCopy().Object})
 				}
 			}
-			from = max(from, e.version)
-			e.mu.Unlock()
+			from = max(from, e.Version)
+			e.Unlock()
 			if len(first) > 0 {
 				continue
 			}
@@ -509,7 +511,7 @@ func (e *env) watch(r *http.Request, resource string, from int, first []event, s
 			}
 		}
 	}()
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: &body{in, w.stop}, Request: r}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: &body{in, w.Stop}, Request: r}
 }
 
 // body is a stream that ends when its reader closes it.
