@@ -35,6 +35,7 @@ import (
 	"gpu-dra-driver/internal/seedtest"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/podevents"
 	"gpu-dra-driver/pkg/cluster/preempt"
@@ -44,7 +45,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/wire/demand"
+	wiredemand "gpu-dra-driver/pkg/wire/demand"
 )
 
 // The names of a random cluster. Each node has two GPUs, of which a pod of low priority holds one. A pod of two
@@ -430,12 +431,15 @@ func (a *asked) live(t *testing.T) (out done) {
 	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds))
 	events := record.NewFakeRecorder(100)
 	control := controller.New(driver, client, controller.Options{
-		DemandConfigMap: "published", Namespace: "ns", Auto: []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}, MaxServingNodes: 1, SharesOnDemand: true,
+		OnDemand: true, Auto: []gpu.Kind{gpu.KindGroup, gpu.KindMonitor},
 		Waiting: true, Preemption: true,
 		Events: events, Grace: time.Hour,
 	})
+	keeper := demand.New(client, control, demand.Options{
+		Driver: driver, ConfigMap: "published", Namespace: "ns", MaxServingNodes: 1, SharesOnDemand: true, Grace: time.Hour, Events: events,
+	})
 	parts := []func(context.Context) error{
-		control.Observe, control.Lead, podevents.New(client, rules, control, podevents.Options{Driver: driver}).Run,
+		keeper.Run, control.Observe, control.Lead, podevents.New(client, rules, control, podevents.Options{Driver: driver}).Run,
 		preempt.New(client, rules, control, events, preempt.Options{Driver: driver}).Run,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -462,7 +466,7 @@ func (a *asked) live(t *testing.T) (out done) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := demand.Decode(written.Data)
+	state, err := wiredemand.Decode(written.Data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ import (
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/peers"
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/podevents"
@@ -116,7 +117,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		}
 	}
 	control := controller.New(c.DriverName, client, controller.Options{
-		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, DemandConfigMap: c.DemandConfigMap, Namespace: c.PodNamespace, Auto: c.Auto, SharesOnDemand: c.SharesOnDemand, MaxServingNodes: c.MaxServingNodes,
+		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, OnDemand: c.DemandConfigMap != "", Auto: c.Auto,
 		Events: recorder, Waiting: c.PodEvents || c.Preemption, Preemption: c.Preemption,
 		Prices: c.GPUPrices, Budgets: budgets, ReviewPath: path,
 		Classes: deviceclasses.Options{
@@ -131,6 +132,17 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		m.Add(always{control.Observe}),
 		m.Add(manager.RunnableFunc(control.Lead)),
 	)
+	if err == nil && c.DemandConfigMap != "" {
+		err = m.Add(manager.RunnableFunc(demand.New(client, control, demand.Options{
+			Driver:          c.DriverName,
+			ConfigMap:       c.DemandConfigMap,
+			Namespace:       c.PodNamespace,
+			SharesOnDemand:  c.SharesOnDemand,
+			MaxServingNodes: c.MaxServingNodes,
+			Grace:           c.ClassGrace,
+			Events:          recorder,
+		}).Run))
+	}
 	rules := read.NewRules(custom)
 	if err == nil && c.PodEvents {
 		o := podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers}

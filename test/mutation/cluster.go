@@ -213,7 +213,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",
 		Old: "n.partitioned.With(auto...)", New: "n.partitioned",
-		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{
 		Name: "a node with a claim's partition stops serving", File: "pkg/wire/demand/serving.go",
@@ -238,7 +238,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/waiting/node.go",
 		Old: "hard, true); found {", New: "hard, true); found && t.Key == \"\" {",
-		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
 	},
 	{
 		Name: "a pod waits for none once its scheduler fails", File: "pkg/cluster/waiting/waiting.go",
@@ -253,7 +253,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "a claim of several pods is not tied to its node", File: "pkg/cluster/controller/trim.go",
 		Old: "a.Devices.Config = nil; ofPod {", New: "a.Devices.Config = nil; ofPod || true {",
-		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
 	},
 	{
 		Name: "the plugin serves beside another driver of its name", File: "pkg/node/kubeletplugin/plugin.go",
@@ -268,12 +268,12 @@ var clusterMutations = []Mutation{
 	{
 		Name: "a node with a share stops sharing", File: "pkg/cluster/demand/objects/holdings.go",
 		Old: "			count(of.what, demand.Shares, n)\n", New: "",
-		Package: control, Test: "TestAskedKeeper_ClaimOfAShare_FewNodesServe",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ClaimOfAShare_FewNodesServe",
 	},
 	{
-		Name: "GPUs are shared on demand although claims do not wait for it", File: "pkg/cluster/controller/demand.go",
-		Old: "	if !k.sharesOnDemand {", New: "	if false {",
-		Package: control, Test: "TestAskedKeeper_NoPolicyForShares_AllNodesShare",
+		Name: "GPUs are shared on demand although claims do not wait for it", File: "pkg/cluster/demand/keeper.go",
+		Old: "	if !k.SharesOnDemand {", New: "	if false {",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_NoPolicyForShares_AllNodesShare",
 	},
 	{
 		Name: "a device with a share becomes exclusive", File: "pkg/node/resourceslices/device.go",
@@ -296,9 +296,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/pool", Test: "TestSamplesLearn_WrongSample_IsIgnored",
 	},
 	{
-		Name: "a sample node that publishes no sample stays", File: "pkg/cluster/controller/samplenodes.go",
+		Name: "a sample node that publishes no sample stays", File: "pkg/cluster/demand/samples.go",
 		Old: `n.name != "" && rest > 0`, New: `n.name != "" && rest > -1<<60`,
-		Package: control, Test: "TestSampleNodes_NodesComeAndGo_OneForEachLayout",
+		Package: "./pkg/cluster/demand", Test: "TestSampleNodes_NodesComeAndGo_OneForEachLayout",
 	},
 	{
 		Name: "partitions of a layout that becomes known are unknown on other nodes", File: "pkg/cluster/controller/clusterview.go",
@@ -333,7 +333,7 @@ var clusterMutations = []Mutation{
 	{
 		Name: "each write of a claim causes a pass", File: "pkg/cluster/demand/objects/objects.go",
 		Old: "	if slices.Equal(was, is) {\n		return false\n	}\n	if a.count == nil {", New: "	if a.count == nil {",
-		Package: control, Test: "TestAskedKeeper_ForeignWritesOnAClaim_NoPass",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ForeignWritesOnAClaim_NoPass",
 	},
 	{
 		Name: "what a deleted claim asked for stays", File: "pkg/cluster/demand/objects/objects.go",

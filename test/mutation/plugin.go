@@ -448,7 +448,7 @@ var pluginMutations = []Mutation{
 	{
 		Name: "a claim of monitor devices asks for none", File: "pkg/cluster/demand/objects/objects.go",
 		Old: "what == demand.Monitors && !a.Admin || ", New: "what == demand.Monitors || ",
-		Package: "./pkg/cluster/controller", Test: "TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ClaimAsksForMonitors_NodesLearnIt",
 	},
 	{
 		Name: "SELinux keeps tenants from their MPS daemon's socket", File: "internal/mpsd/supervisor/daemon.go",

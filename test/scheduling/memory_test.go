@@ -27,6 +27,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/podevents"
 	"gpu-dra-driver/pkg/cluster/preempt"
@@ -125,7 +126,7 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 	rules := read.NewRules(dynamicfake.NewSimpleDynamicClientWithCustomListKinds(kruntime.NewScheme(), lists))
 	control := controller.New(slicetest.Driver, p.client, controller.Options{
 		Waiting: true, Preemption: true, LabelNodes: true, Grace: time.Minute,
-		DemandConfigMap: "demand", Namespace: namespace,
+		OnDemand: true,
 		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true},
 	})
 	before := live()
@@ -145,7 +146,8 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 	})
 	events := podevents.New(p.client, rules, control, podevents.Options{Driver: slicetest.Driver})
 	evictions := preempt.New(p.client, rules, control, record.NewFakeRecorder(1000), preempt.Options{Driver: slicetest.Driver})
-	for _, run := range []func(context.Context) error{control.Observe, control.Lead, events.Run, evictions.Run} {
+	published := demand.New(p.client, control, demand.Options{Driver: slicetest.Driver, ConfigMap: "demand", Namespace: namespace})
+	for _, run := range []func(context.Context) error{control.Observe, control.Lead, published.Run, events.Run, evictions.Run} {
 		wg.Go(func() {
 			if err := run(running); err != nil {
 				t.Error(err)

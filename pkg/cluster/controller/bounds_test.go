@@ -67,7 +67,7 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 			}
 		}, pause: 60 * time.Millisecond, after: time.Second, larger: map[string]int{
 			// Each model has a class until the grace period ends.
-			"classes.indexer": maxClasses, "classes.unwanted": maxClasses, "classStatuses.known": maxClasses, "resources": maxResources,
+			"Classes.indexer": maxClasses, "classes.unwanted": maxClasses, "classStatuses.known": maxClasses, "resources": maxResources,
 		}},
 		"a node publishes another MIG layout each time": {changes: manyLayouts + 100, change: func(e *env, i int) {
 			scanned, err := slicetest.Scan("gh200", "a", 1)
@@ -126,7 +126,7 @@ func TestController_ManyChanges_MapsStaySmall(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newEnv(t, machine(t, "hgx-h100", "n1", 1)...)
 					c, stop := e.startAs(leads, func(o *Options) {
-						o.DemandConfigMap, o.Namespace, o.Auto = "published", "ns", []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
+						o.OnDemand, o.Auto = true, []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
 					})
 					defer stop()
 					pass(2 * time.Second)
@@ -177,10 +177,10 @@ func TestRepeat_SlowPass_TakesAFifthOfTheTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			wake, passes := make(chan struct{}, 1), 0
-			repeat(ctx, wake, settle, func() time.Duration {
+			Repeat(ctx, wake, settle, func() time.Duration {
 				passes++
 				time.Sleep(took)
-				trigger(wake)
+				Trigger(wake)
 				return 0
 			})
 			if passes > want {

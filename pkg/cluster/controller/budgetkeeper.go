@@ -77,8 +77,8 @@ const (
 // run keeps the status of all budgets up to date until the context ends.
 func (k *budgetKeeper) run(ctx context.Context) {
 	if err := errors.Join(
-		on(k.claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
-		on(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
+		On(k.claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
+		On(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
 	); err != nil {
 		return // It fails only after the end.
 	}
@@ -87,7 +87,7 @@ func (k *budgetKeeper) run(ctx context.Context) {
 	if !read.Start(ctx, &wg, k.budgets) {
 		return
 	}
-	repeat(ctx, k.wake, budgetPause, func() time.Duration {
+	Repeat(ctx, k.wake, budgetPause, func() time.Duration {
 		if err := k.pass(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "A GPU budget was not counted; trying again")
 			return budgetRetry
@@ -107,7 +107,7 @@ func (k *budgetKeeper) changed(namespace, version string) {
 		return // The common case: no budget.
 	}
 	k.dirty.Insert(namespace)
-	trigger(k.wake)
+	Trigger(k.wake)
 }
 
 func (k *budgetKeeper) known(namespace string) bool {
@@ -132,7 +132,7 @@ func (k *budgetKeeper) all() {
 		k.dirty.Insert(u.GetNamespace())
 	}
 	if k.dirty.Len() > 0 {
-		trigger(k.wake)
+		Trigger(k.wake)
 	}
 }
 
@@ -176,7 +176,7 @@ func (k *budgetKeeper) pass(ctx context.Context) error {
 			claims[claim.Namespace] = append(claims[claim.Namespace], claim)
 		}
 	}
-	pools := budget.PoolsOf(k.nodes.pools())
+	pools := budget.PoolsOf(k.nodes.Pools())
 	if now.Sub(k.forgot) > forgetInterval {
 		k.forgot = now
 		k.forget()
@@ -259,7 +259,7 @@ func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*re
 			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
 		}
 		for i := range page.Items {
-			trimmed, _ := trimClaim(page.Items[i].DeepCopy()) // Of a page nothing else stays.
+			trimmed, _ := TrimClaim(page.Items[i].DeepCopy()) // Of a page nothing else stays.
 			if claim, ok := bounded.Keep(trimmed).(*resourceapi.ResourceClaim); ok {
 				claims = append(claims, claim)
 			}

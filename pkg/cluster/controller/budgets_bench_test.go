@@ -147,7 +147,7 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	}
 	b.Run("count", func(b *testing.B) {
 		for b.Loop() {
-			in := budget.PoolsOf(n.pools())
+			in := budget.PoolsOf(n.Pools())
 			of := map[string]budget.Counted{}
 			for _, claim := range claims {
 				c, ok := of[claim.Namespace]

@@ -91,14 +91,14 @@ func (c *Certificate) Run(ctx context.Context) error {
 		watched = append(watched, c.configs)
 	}
 	for _, informer := range watched {
-		if err := on(informer, func(any, bool) { trigger(c.changed) }); err != nil {
+		if err := On(informer, func(any, bool) { Trigger(c.changed) }); err != nil {
 			return err
 		}
 	}
 	if !read.Start(ctx, &wg, watched...) {
 		return nil
 	}
-	repeat(ctx, c.changed, 0, func() time.Duration {
+	Repeat(ctx, c.changed, 0, func() time.Duration {
 		again, err := c.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The webhook keeps its certificate")

@@ -63,7 +63,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 	var errs []error
 	done := func(wait time.Duration, err error) {
 		errs = append(errs, err)
-		again = sooner(again, wait)
+		again = Sooner(again, wait)
 	}
 	ours := map[string]*resourceapi.DeviceClass{}
 	for _, class := range read.All[*resourceapi.DeviceClass](k.existing) {
@@ -71,7 +71,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 			ours[class.Name] = class
 		}
 	}
-	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.possible()), ours, k.options)
+	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.Possible()), ours, k.options)
 	// Classes of devices that are gone again are not looked up.
 	maps.DeleteFunc(k.made, func(_ string, at time.Time) bool { return time.Since(at) >= cacheLag })
 	room := maxClasses - len(ours)
@@ -150,7 +150,7 @@ func rewrite(ctx context.Context, resources resourcev1.ResourceV1Interface, clas
 // earliest.
 func (c *Controller) Wake(ctx context.Context) error {
 	var ours *resourceapi.DeviceClass
-	for _, class := range read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()) {
+	for _, class := range read.All[*resourceapi.DeviceClass](c.Classes.GetIndexer()) {
 		if c.view.current.Load().Concerns(class) && (ours == nil || class.Name < ours.Name) {
 			ours = class
 		}
@@ -304,7 +304,7 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 		}
 	}
 	for _, at := range k.unwanted {
-		wait = sooner(wait, time.Until(at))
+		wait = Sooner(wait, time.Until(at))
 	}
 	return wait, errors.Join(errs...)
 }

@@ -76,7 +76,7 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 		late, cancel := context.WithDeadline(t.Context(), time.Now())
 		defer cancel()
 		view := *c.ClusterView()
-		if err := c.classStatuses.evaluate(late, &view, c.classes.GetIndexer()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := c.classStatuses.evaluate(late, &view, c.Classes.GetIndexer()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after the time limit: %v", err)
 		}
 		if cluster, _ = c.Cluster(); cluster.Classes["invalid"] != 2 || len(told(events)) > 0 {

@@ -42,7 +42,7 @@ type request = controllertest.Request
 
 var (
 	slicesAt, machine, pass, autoSlices = controllertest.SlicesAt, controllertest.Machine, controllertest.Pass, controllertest.AutoSlices
-	class, claimOf, podOf, specOf       = controllertest.Class, controllertest.ClaimOf, controllertest.PodOf, controllertest.SpecOf
+	class, claimOf, podOf               = controllertest.Class, controllertest.ClaimOf, controllertest.PodOf
 	padded, paddedClass, partitionOf    = controllertest.Padded, controllertest.PaddedClass, controllertest.PartitionOf
 )
 

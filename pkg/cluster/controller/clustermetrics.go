@@ -30,8 +30,8 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	if l == nil {
 		return metrics.Cluster{}, false
 	}
-	all := c.nodes.partitioned()
-	phases, held := c.claims(l.claims.GetIndexer())
+	all := c.Partitioned()
+	phases, held := c.claims(c.Claims.GetIndexer())
 	byNode := map[string][]string{}
 	for _, p := range all {
 		last := ""

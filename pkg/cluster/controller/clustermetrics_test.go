@@ -128,13 +128,13 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 			c.view.nodes.invalidate(one.Node)
 		}
 	}
-	add(c.classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))
+	add(c.Classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))
 	for n := range claims {
 		claim := unallocated(fmt.Sprintf("c%d", n), request1(l40sClass))
 		if n < 2*nodes {
 			claim = reserved(holding(claim.Name, fmt.Sprintf("n%d", n/2), names[n%2]))
 		}
-		add(l.claims.GetIndexer(), claim)
+		add(c.Claims.GetIndexer(), claim)
 	}
 	cluster, ok := c.Cluster()
 	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, cluster.Claims); diff != "" || !ok {
@@ -177,12 +177,12 @@ func TestTrimClaim_Claim_KeepsRequestsAndAllocation(t *testing.T) {
 	claim.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{}}
 	want := reserved(holding("c", "a", "gpu-0"))
 	want.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{}}
-	out, err := trimClaim(claim)
+	out, err := TrimClaim(claim)
 	if diff := cmp.Diff(want, out); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
 	for _, other := range []runtime.Object{&resourceapi.DeviceClass{}, nil} {
-		if out, err := trimClaim(other); err != nil || out != any(other) {
+		if out, err := TrimClaim(other); err != nil || out != any(other) {
 			t.Error(out, err)
 		}
 	}

@@ -66,7 +66,7 @@ func (k *viewKeeper) readVersion(ctx context.Context, server discovery.ServerVer
 		return versionRetry
 	}
 	if was := k.server.Swap(&version); was == nil || *was != version {
-		trigger(k.dirty)
+		Trigger(k.dirty)
 	}
 	return versionInterval
 }
@@ -134,18 +134,18 @@ func (n *nodes) invalidate(node string) {
 	n.changed[node] = true
 }
 
-// pools returns the published devices.
-func (n *nodes) pools() []pool.Pool {
+// Pools returns the published devices.
+func (n *nodes) Pools() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.published })
 }
 
-// partitioned returns the published devices, and one of each partition that nodes publish once an object asks for it.
-func (n *nodes) partitioned() []pool.Pool {
+// Partitioned returns the published devices, and one of each partition that nodes publish once an object asks for it.
+func (n *nodes) Partitioned() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.partitioned })
 }
 
-// possible returns the published devices, and those that nodes publish once an object asks for them: one of each kind.
-func (n *nodes) possible() []pool.Pool {
+// Possible returns the published devices, and those that nodes publish once an object asks for them: one of each kind.
+func (n *nodes) Possible() []pool.Pool {
 	return n.updated(func(one *node) pool.Pool { return one.possible })
 }
 
@@ -173,7 +173,7 @@ func (n *nodes) shapes() (out []pool.Pool, again time.Duration) {
 		rest := one.incomplete.left(n.grace, !one.published.Whole)
 		switch {
 		case rest > 0:
-			again = sooner(again, rest)
+			again = Sooner(again, rest)
 		case len(one.published.Slices) == 0:
 			delete(n.known, name)
 			forgotten = true

@@ -47,12 +47,12 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
 	n := newNodes(indexer, 0, nil)
-	if got := n.pools(); len(got) != 0 {
+	if got := n.Pools(); len(got) != 0 {
 		t.Errorf("%d pools before anything has changed", len(got))
 	}
 	n.invalidate("a")
 	n.invalidate("b")
-	if got := n.pools(); len(got) != 2 || !got[0].Whole || !got[1].Whole {
+	if got := n.Pools(); len(got) != 2 || !got[0].Whole || !got[1].Whole {
 		t.Errorf("%v", got)
 	}
 	for _, s := range read.SlicesOf(indexer, "a") {
@@ -61,7 +61,7 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 		}
 	}
 	n.invalidate("a")
-	if got := n.pools(); len(got) != 1 || got[0].Node != "b" {
+	if got := n.Pools(); len(got) != 1 || got[0].Node != "b" {
 		t.Errorf("%v", got)
 	}
 }

@@ -44,17 +44,10 @@ type Options struct {
 	// Classes selects the classes to create.
 	Classes    deviceclasses.Options
 	LabelNodes bool
-	// DemandConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty:
-	// none.
-	DemandConfigMap, Namespace string
+	// OnDemand means that nodes publish devices of some kinds only while the cluster asks for them, and keeps pods.
+	OnDemand bool
 	// Auto are the kinds of devices that nodes publish only while the cluster asks for them.
 	Auto []gpu.Kind
-	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim
-	// would get a whole GPU, so all nodes have shares.
-	SharesOnDemand bool
-	// MaxServingNodes limits the nodes with partitions, groups or shares. 0: no limit, but for servers whose scheduler
-	// takes too long with many.
-	MaxServingNodes int
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 	// Waiting keeps the claims without an allocation whole, and pods, for answers about waiting pods.
@@ -75,15 +68,16 @@ type Controller struct {
 	client kubernetes.Interface
 	shapes *pool.Shapes
 
-	slices, classes cache.SharedIndexInformer
-	nodes           *nodes
-	view            *viewKeeper
-	classStatuses   *classStatuses
-	resources       servedResources
+	slices cache.SharedIndexInformer
+	// Classes has the DeviceClasses. Only the leader reads the others.
+	Classes, Claims, Nodes, Pods cache.SharedIndexInformer
+	*nodes
+	view          *viewKeeper
+	classStatuses *classStatuses
+	resources     servedResources
 	// budgets is nil without GPU budgets.
-	budgets *Budgets
-	// demandDirty wakes the leader's demandKeeper.
-	demandDirty chan struct{}
+	budgets   *Budgets
+	followers []chan<- struct{}
 
 	// leading is nil unless this instance leads.
 	leading atomic.Pointer[leading]
@@ -91,10 +85,9 @@ type Controller struct {
 
 // leading is the work of the leader.
 type leading struct {
-	queue               workqueue.TypedRateLimitingInterface[task]
-	claims, nodes, pods cache.SharedIndexInformer
-	classes             *classReconciler
-	labeller            *labeller
+	queue    workqueue.TypedRateLimitingInterface[task]
+	classes  *classReconciler
+	labeller *labeller
 	// budgets is nil without GPU budgets.
 	budgets *budgetKeeper
 	// due is the earliest time of the next reconciliation of the classes, which one worker at a time does.
@@ -106,14 +99,19 @@ type task struct{ node string }
 
 // New returns a controller of the driver's classes and labels. It makes no request yet.
 func New(driver string, client kubernetes.Interface, o Options) *Controller {
-	c := &Controller{
-		o: o, driver: driver, client: client, shapes: &pool.Shapes{},
-		demandDirty: make(chan struct{}, 1),
-	}
+	c := &Controller{o: o, driver: driver, client: client, shapes: &pool.Shapes{}}
 	c.slices = read.SliceInformer(client, driver, c.shapes)
-	c.classes = read.Informer(c.client, c.client.ResourceV1().DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
+	c.Classes = read.Informer(client, client.ResourceV1().DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
+	trim := TrimClaim
+	if o.Waiting {
+		trim = trimWaiting
+	}
+	claims, nodes := client.ResourceV1().ResourceClaims(metav1.NamespaceAll), client.CoreV1().Nodes()
+	c.Claims = read.Informer(client, claims, "", &resourceapi.ResourceClaim{}, trim)
+	c.Nodes = read.Informer(client, nodes, "", &corev1.Node{}, trimNode(driver, o.Preemption))
+	c.Pods = read.PodCache(client, read.PodUses{Explain: o.Waiting, Preempt: o.Preemption})
 	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.Auto)
-	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), o.DemandConfigMap != "")
+	c.view = newViewKeeper(driver, c.nodes, c.Classes.GetIndexer(), o.OnDemand)
 	if o.Budgets != nil {
 		c.budgets = newBudgets(driver, o.Budgets, c.client.ResourceV1(), c)
 		c.budgets.path = o.ReviewPath
@@ -141,28 +139,30 @@ type Objects struct {
 
 // Objects returns the objects of the cluster, and false unless this instance leads and has read them.
 func (c *Controller) Objects() (Objects, bool) {
-	l := c.leading.Load()
-	if l == nil || c.readsPods() && !l.pods.HasSynced() {
+	if c.leading.Load() == nil || c.readsPods() && !c.Pods.HasSynced() {
 		return Objects{}, false
 	}
-	out := Objects{
-		Slices: read.All[*pool.Slice](c.slices.GetIndexer()), Claims: read.All[*resourceapi.ResourceClaim](l.claims.GetIndexer()),
-		Classes: read.All[*resourceapi.DeviceClass](c.classes.GetIndexer()), Nodes: read.All[*corev1.Node](l.nodes.GetIndexer()),
-		Pods: read.All[*corev1.Pod](l.pods.GetIndexer()),
+	return Objects{
+		Slices:  read.All[*pool.Slice](c.slices.GetIndexer()),
+		Claims:  read.All[*resourceapi.ResourceClaim](c.Claims.GetIndexer()),
+		Classes: read.All[*resourceapi.DeviceClass](c.Classes.GetIndexer()),
+		Nodes:   read.All[*corev1.Node](c.Nodes.GetIndexer()),
+		Pods:    read.All[*corev1.Pod](c.Pods.GetIndexer()),
+		Server:  c.Server(),
+	}, true
+}
+
+// Server returns the version of the API server; the zero Version means that it is unknown.
+func (c *Controller) Server() (version schedulerfault.Version) {
+	if known := c.view.server.Load(); known != nil {
+		version = *known
 	}
-	if version := c.view.server.Load(); version != nil {
-		out.Server = *version
-	}
-	return out, true
+	return version
 }
 
 // Claim returns a claim that a leader knows, or nil.
 func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
-	l := c.leading.Load()
-	if l == nil {
-		return nil
-	}
-	found, _, _ := l.claims.GetIndexer().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String()) // A cache has no errors.
+	found, _, _ := c.Claims.GetIndexer().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String()) // A cache has no errors.
 	claim, _ := found.(*resourceapi.ResourceClaim)
 	return claim
 }
@@ -170,9 +170,13 @@ func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
 // Budgets reviews claims under GPU budgets; nil without any.
 func (c *Controller) Budgets() *Budgets { return c.budgets }
 
+// Follow has an element sent to a channel of capacity one after each look at the published devices. It is called before
+// Observe.
+func (c *Controller) Follow(wake chan<- struct{}) { c.followers = append(c.followers, wake) }
+
 // Synced returns an error until the controller has read the cluster.
 func (c *Controller) Synced() error {
-	if !c.slices.HasSynced() || !c.classes.HasSynced() {
+	if !c.slices.HasSynced() || !c.Classes.HasSynced() {
 		return errors.New("the ResourceSlices and DeviceClasses of the cluster are being read")
 	}
 	return nil
@@ -185,31 +189,33 @@ func (c *Controller) Observe(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := errors.Join(
-		on(c.slices, func(s *pool.Slice, _ bool) {
-			c.nodes.invalidate(s.Node)
+		On(c.slices, func(s *pool.Slice, _ bool) {
+			c.invalidate(s.Node)
 			c.enqueue(task{s.Node})
-			trigger(c.view.dirty)
+			Trigger(c.view.dirty)
 		}),
-		on(c.classes, func(class *resourceapi.DeviceClass, _ bool) {
+		On(c.Classes, func(class *resourceapi.DeviceClass, _ bool) {
 			if one, ok := resourceOf(class); ok {
 				c.resources.add(one)
 			}
-			trigger(c.view.dirty)
+			Trigger(c.view.dirty)
 		}),
 	); err != nil {
 		return err
 	}
 	wg.Go(func() {
 		server := discovery.ToServerVersionInterfaceWithContext(c.client.Discovery())
-		repeat(ctx, nil, 0, func() time.Duration { return c.view.readVersion(ctx, server) })
+		Repeat(ctx, nil, 0, func() time.Duration { return c.view.readVersion(ctx, server) })
 	})
-	if read.Start(ctx, &wg, c.slices, c.classes) {
+	if read.Start(ctx, &wg, c.slices, c.Classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
-		repeat(ctx, c.view.dirty, settle, func() time.Duration {
+		Repeat(ctx, c.view.dirty, settle, func() time.Duration {
 			was := c.ClusterView()
 			again := c.view.build()
 			c.enqueue(task{})
-			trigger(c.demandDirty)
+			for _, wake := range c.followers {
+				Trigger(wake)
+			}
 			if l := c.leading.Load(); l != nil && l.budgets != nil && was != c.ClusterView() {
 				l.budgets.all()
 			}
@@ -221,7 +227,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 
 // Lead writes classes and labels until the context ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.Classes.HasSynced) {
 		return nil
 	}
 	var wg sync.WaitGroup
@@ -230,17 +236,14 @@ func (c *Controller) Lead(ctx context.Context) error {
 	defer cancel()
 	l := c.newLeading()
 	defer l.queue.ShutDown()
-	if err := on(l.nodes, func(node *corev1.Node, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
+	if err := On(c.Nodes, func(node *corev1.Node, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
-	if !read.Start(ctx, &wg, l.claims) || (c.o.LabelNodes || c.o.Waiting) && !read.Start(ctx, &wg, l.nodes) {
+	if !read.Start(ctx, &wg, c.Claims) || (c.o.LabelNodes || c.o.Waiting) && !read.Start(ctx, &wg, c.Nodes) {
 		return nil
 	}
 	if c.readsPods() {
-		wg.Go(func() { l.pods.RunWithContext(ctx) }) // Classes and labels do not wait for it.
-	}
-	if c.o.DemandConfigMap != "" {
-		wg.Go(func() { c.newDemandKeeper(l).run(ctx) })
+		wg.Go(func() { c.Pods.RunWithContext(ctx) }) // Classes and labels do not wait for it.
 	}
 	if l.budgets != nil {
 		wg.Go(func() { l.budgets.run(ctx) })
@@ -261,31 +264,23 @@ func (c *Controller) Lead(ctx context.Context) error {
 }
 
 // readsPods reports whether the controller may read pods.
-func (c *Controller) readsPods() bool { return c.o.DemandConfigMap != "" || c.o.Waiting }
+func (c *Controller) readsPods() bool { return c.o.OnDemand || c.o.Waiting }
 
 func (c *Controller) newLeading() *leading {
-	claims, nodes := c.client.ResourceV1().ResourceClaims(metav1.NamespaceAll), c.client.CoreV1().Nodes()
-	trim := trimClaim
-	if c.o.Waiting {
-		trim = trimWaiting
-	}
 	pauses := workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)
 	l := &leading{
-		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
-		claims: read.Informer(c.client, claims, "", &resourceapi.ResourceClaim{}, trim),
-		nodes:  read.Informer(c.client, nodes, "", &corev1.Node{}, trimNode(c.driver, c.o.Preemption)),
-		pods:   read.PodCache(c.client, read.PodUses{Explain: c.o.Waiting, Preempt: c.o.Preemption}),
+		queue: workqueue.NewTypedRateLimitingQueue(pauses),
 	}
 	if c.budgets != nil {
-		l.budgets = c.newBudgetKeeper(l.claims)
+		l.budgets = c.newBudgetKeeper(c.Claims)
 	}
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view,
-		existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(), client: c.client, resources: &c.resources,
+		existing: c.Classes.GetIndexer(), known: c.Claims.GetIndexer(), client: c.client, resources: &c.resources,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 	}
 	l.labeller = &labeller{
-		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
+		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: c.Nodes.GetIndexer(),
 		client: c.client.CoreV1().Nodes(), delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
 	}
 	return l
@@ -338,11 +333,11 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 	began := time.Now()
 	defer func() { l.due = time.Now().Add(breather(time.Since(began))) }()
 	again, err = l.classes.reconcile(ctx)
-	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
+	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.Classes.GetIndexer()))
 }
 
-// on calls do for each added, updated or deleted object of a type; gone means that it was deleted.
-func on[T any](informer cache.SharedIndexInformer, do func(object T, gone bool)) error {
+// On calls do for each added, updated or deleted object of a type; gone means that it was deleted.
+func On[T any](informer cache.SharedIndexInformer, do func(object T, gone bool)) error {
 	handle := func(o any, gone bool) {
 		if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 			o = last.Obj
@@ -363,9 +358,9 @@ func on[T any](informer cache.SharedIndexInformer, do func(object T, gone bool))
 // passes take a fifth of a core at most.
 func breather(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
 
-// repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an
+// Repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an
 // element. It pauses before each repetition, to collect changes.
-func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do func() (again time.Duration)) {
+func Repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do func() (again time.Duration)) {
 	for {
 		var due <-chan time.Time
 		began := time.Now()
@@ -390,16 +385,16 @@ func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do f
 	}
 }
 
-// sooner returns the shorter of two delays. One that is not positive is none.
-func sooner(a, b time.Duration) time.Duration {
+// Sooner returns the shorter of two delays. One that is not positive is none.
+func Sooner(a, b time.Duration) time.Duration {
 	if a <= 0 || b > 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// trigger wakes the reader of a channel with capacity one.
-func trigger(wake chan<- struct{}) {
+// Trigger wakes the reader of a channel with capacity one.
+func Trigger(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:

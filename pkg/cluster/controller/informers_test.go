@@ -188,7 +188,7 @@ func TestSliceInformer_BookmarkThenStopped_SyncsAndEnds(t *testing.T) {
 }
 
 func TestSliceInformer_SliceWithoutNode_Ignored(t *testing.T) {
-	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), 0, nil).pools(); len(got) != 0 {
+	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), 0, nil).Pools(); len(got) != 0 {
 		t.Errorf("pools of nothing: %v", got)
 	}
 	objects := machine(t, "l40s-4", "a", 0)

@@ -118,7 +118,7 @@ func (p *ReviewPath) Renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.wanted = true
-	trigger(p.changed)
+	Trigger(p.changed)
 }
 
 // Synced returns an error until the configuration was read.
@@ -149,19 +149,19 @@ func (p *ReviewPath) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	// A write that hangs must not keep this instance from knowing the path that another one wrote.
-	if err := on(p.configs, func(config *admissionv1.ValidatingWebhookConfiguration, gone bool) {
+	if err := On(p.configs, func(config *admissionv1.ValidatingWebhookConfiguration, gone bool) {
 		if gone {
 			config = nil
 		}
 		p.observe(config)
-		trigger(p.changed)
+		Trigger(p.changed)
 	}); err != nil {
 		return err
 	}
 	if !read.Start(ctx, &wg, p.configs) {
 		return nil
 	}
-	repeat(ctx, p.changed, 0, func() time.Duration {
+	Repeat(ctx, p.changed, 0, func() time.Duration {
 		again, err := p.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The path of reviews under GPU budgets stays")

@@ -36,7 +36,7 @@ func (s SelfTest) Run(ctx context.Context) error {
 	const limit, least, most = time.Minute, time.Minute, 15 * time.Minute
 	log := klog.FromContext(ctx)
 	reachable, delay := false, least
-	repeat(ctx, nil, 0, func() time.Duration {
+	Repeat(ctx, nil, 0, func() time.Duration {
 		test, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		err := s.Checks.webhook(test)

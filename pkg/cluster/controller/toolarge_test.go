@@ -68,26 +68,6 @@ func TestCluster_LargeClaims_HoldTheirGPUs(t *testing.T) {
 	})
 }
 
-// TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount has a large claim that waits and one with a partition.
-func TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount(t *testing.T) {
-	atAsked(t, append(machine(t, "hgx-h100", "n1", 0), class("any-partition", anyPartition)), func(e *env, _ func()) {
-		e.Put(padded(claimOf("waits", "any-partition"), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`))
-		pass(time.Minute)
-		e.wantAsked("a claim waits that cannot be judged", "")
-		held := padded(claimOf("held", "any-partition"))
-		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
-			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(e.T, "2g-20gb")},
-		}}}
-		e.Put(held)
-		pass(time.Minute)
-		e.wantAsked("a large claim has a partition", "2g.20gb")
-		e.Put(paddedClass("any-partition", anyPartition))
-		e.Put(claimOf("small", "any-partition"))
-		pass(time.Minute)
-		e.wantAsked("a class cannot be judged", "2g.20gb")
-	})
-}
-
 // TestInformer_ServerWithoutStreams_FewObjectsAtATime has more large objects than a page. Marks stay marks, although an informer
 // transforms an object of a list twice.
 func TestInformer_ServerWithoutStreams_FewObjectsAtATime(t *testing.T) {

@@ -22,20 +22,20 @@ func trimClass(object any) (any, error) {
 	return object, nil
 }
 
-// trimWaiting is trimClaim, but it keeps more of a claim without an allocation: all that decides which devices it can
+// trimWaiting is TrimClaim, but it keeps more of a claim without an allocation: all that decides which devices it can
 // get.
 func trimWaiting(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)
 	if !ok || claim.Status.Allocation != nil {
-		return trimClaim(object)
+		return TrimClaim(object)
 	}
 	claim.ManagedFields, claim.Labels, claim.Annotations = nil, nil, nil
 	claim.Status.Devices = nil
 	return claim, nil
 }
 
-// trimClaim keeps the requests and the allocation of a claim.
-func trimClaim(object any) (any, error) {
+// TrimClaim keeps the requests and the allocation of a claim.
+func TrimClaim(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)
 	if !ok {
 		return object, nil
@@ -56,15 +56,6 @@ func trimClaim(object any) (any, error) {
 		}
 	}
 	return claim, nil
-}
-
-func trimTemplate(object any) (any, error) {
-	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
-		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
-		template.Spec.ObjectMeta = metav1.ObjectMeta{}
-		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
-	}
-	return object, nil
 }
 
 // trimNode keeps the parts of a node that decide whether a pod can use it, and the driver's annotations. Preemption

@@ -18,17 +18,14 @@ import (
 func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
 	client := fake.NewClientset()
 	c := New(slicetest.Driver, client, Options{
-		LabelNodes: true, DemandConfigMap: "demand", Budgets: dynamicfake.NewSimpleDynamicClient(scheme.Scheme),
+		LabelNodes: true, Budgets: dynamicfake.NewSimpleDynamicClient(scheme.Scheme),
 	})
 	l := c.newLeading()
 	// ResourceSlices have the limits of their shapes, the schema limits a GPUBudget, and a certificate has one object of each kind.
 	boundedtest.Check(t, c, "*v1.ResourceSlice")
-	boundedtest.Check(t, l)
-	boundedtest.Check(t, c.newDemandKeeper(l))
 	boundedtest.Check(t, l.budgets, "*unstructured.Unstructured")
 	boundedtest.Check(t, NewCertificate(client, "ns", "secret", "service", "configuration"), "*v1.Secret", "*v1.ValidatingWebhookConfiguration")
 	for _, preemption := range []bool{false, true} {
-		c.o.Waiting, c.o.Preemption = true, preemption
-		boundedtest.Check(t, c.newLeading())
+		boundedtest.Check(t, New(slicetest.Driver, client, Options{Waiting: true, Preemption: preemption}), "*v1.ResourceSlice")
 	}
 }

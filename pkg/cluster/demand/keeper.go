@@ -1,7 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+// Package demand keeps the ConfigMap that has nodes publish the devices which the cluster asks for: MIG profiles, groups,
+// shares and monitor devices. It chooses the nodes that publish them. pkg/wire/demand has the ConfigMap.
+//
+// It ends in part once the scheduler finds devices without a look at each (docs/design/exits.md).
+package demand
 
 import (
 	"cmp"
@@ -10,7 +14,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,39 +21,50 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire/demand"
-	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
-// demandPause is the least time between two passes of the demandKeeper. It limits the time of a first pod too.
-const demandPause = 200 * time.Millisecond
+// pause is the least time between two passes. It limits the time of a first pod too.
+const pause = 200 * time.Millisecond
 
-// demandKeeper writes the MIG profiles and groups that the cluster asks for, the nodes that serve them, and the sample
-// nodes into a ConfigMap, which the nodes follow.
-type demandKeeper struct {
-	driver, name            string
-	sharesOnDemand          bool
-	most                    int
-	events                  record.EventRecorder
-	server                  *atomic.Pointer[schedulerfault.Version]
-	configMaps              typedcorev1.ConfigMapInterface
-	claims, templates, pods cache.SharedIndexInformer
-	classes                 cache.Indexer
-	nodes                   *nodes
-	// machines has the nodes, or none without the right to read them.
-	machines  cache.Indexer
-	selectors *ask.Evaluator
+// Options are the settings of a Keeper.
+type Options struct {
+	Driver string
+	// ConfigMap of Namespace is written.
+	ConfigMap, Namespace string
+	// SharesOnDemand means that a claim for a share waits for a device that claims can share. Without it such a claim
+	// would get a whole GPU, so all nodes have shares.
+	SharesOnDemand bool
+	// MaxServingNodes limits the nodes with partitions, groups or shares. 0: no limit, but for servers whose scheduler
+	// takes too long with many.
+	MaxServingNodes int
+	// Grace is the time for which a layout that no node has keeps its sample node.
+	Grace time.Duration
+	// Events may be nil.
+	Events record.EventRecorder
+}
+
+// Keeper writes the MIG profiles and groups that the cluster asks for, the nodes that serve them, and the sample nodes
+// into a ConfigMap, which the nodes follow.
+type Keeper struct {
+	Options
+	cluster    *controller.Controller
+	configMaps typedcorev1.ConfigMapInterface
+	templates  cache.SharedIndexInformer
+	selectors  *ask.Evaluator
 	// asks and holdings are kept by the informers' handlers, so that a pass does not look at each claim.
 	mu       sync.Mutex
 	asks     objects.Asks
@@ -75,47 +89,55 @@ type unplaced struct {
 	tried bool
 }
 
-func (c *Controller) newDemandKeeper(l *leading) *demandKeeper {
-	templates := c.client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll)
-	return &demandKeeper{
-		driver: c.driver, name: c.o.DemandConfigMap, sharesOnDemand: c.o.SharesOnDemand, most: c.o.MaxServingNodes, events: c.o.Events, server: &c.view.server, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: l.claims,
-		templates: read.Informer(c.client, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		pods:      l.pods, classes: c.classes.GetIndexer(), nodes: c.nodes, machines: l.nodes.GetIndexer(),
-		selectors: c.view.asker.Evaluator, dirty: c.demandDirty,
-		samples: sampleNodes{grace: c.o.Grace}, unplaced: map[types.NamespacedName]unplaced{},
+// New returns a Keeper beside a controller, which it follows. The controller does not run yet.
+func New(client kubernetes.Interface, cluster *controller.Controller, o Options) *Keeper {
+	templates := client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll)
+	k := &Keeper{
+		Options:    o,
+		cluster:    cluster,
+		configMaps: client.CoreV1().ConfigMaps(o.Namespace),
+		templates:  read.Informer(client, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		selectors:  cluster.ClusterView().Asker.Evaluator,
+		dirty:      make(chan struct{}, 1),
+		samples:    sampleNodes{grace: o.Grace},
+		unplaced:   map[types.NamespacedName]unplaced{},
 	}
+	cluster.Follow(k.dirty)
+	return k
 }
 
-// run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
-func (k *demandKeeper) run(ctx context.Context) {
+// Run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it. Only the leader
+// runs it.
+func (k *Keeper) Run(ctx context.Context) error {
 	counted := k.follow()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if !read.Start(ctx, &wg, k.templates) || !cache.WaitForCacheSync(ctx.Done(), counted...) {
-		return
+		return nil
 	}
-	repeat(ctx, k.dirty, demandPause, func() time.Duration {
+	controller.Repeat(ctx, k.dirty, pause, func() time.Duration {
 		again, err := k.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
-			return retryDemand
+			return retry
 		}
-		return sooner(demandReread, again)
+		return controller.Sooner(reread, again)
 	})
+	return nil
 }
 
 // follow counts what claims, templates and pods ask for, and what claims hold. A change of what objects ask for causes
 // a pass, and a pod that begins to wait. Other writes cause no work: other programs may write the status of a claim
 // hundreds of times a second. The results report whether all first objects are counted.
-func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
+func (k *Keeper) follow() (counted []cache.InformerSynced) {
 	replace := func(was, is any) {
 		if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
 			was = last.Obj
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.holdings.Replace(was, is, k.driver)
-		last, next := unplaced{asks: objects.AsksOf(was, k.driver)}, unplaced{asks: objects.AsksOf(is, k.driver)}
+		k.holdings.Replace(was, is, k.Driver)
+		last, next := unplaced{asks: objects.AsksOf(was, k.Driver)}, unplaced{asks: objects.AsksOf(is, k.Driver)}
 		if pod, ok := cmp.Or(is, was).(*corev1.Pod); ok {
 			name := ask.NameOf(pod)
 			last = k.unplaced[name]
@@ -128,10 +150,10 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 			}
 		}
 		if k.asks.Replace(last.asks, next.asks) || next.tried && !last.tried {
-			trigger(k.dirty)
+			controller.Trigger(k.dirty)
 		}
 	}
-	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
+	for _, i := range []cache.SharedIndexInformer{k.cluster.Claims, k.templates, k.cluster.Pods} {
 		handler, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(o any) { replace(nil, o) }, UpdateFunc: replace, DeleteFunc: func(o any) { replace(o, nil) },
 		})
@@ -143,21 +165,21 @@ func (k *demandKeeper) follow() (counted []cache.InformerSynced) {
 }
 
 const (
-	// retryDemand is the pause after a failed write.
-	retryDemand = 2 * time.Second
-	// demandReread is the age at which the ConfigMap is read again, because other clients can change or delete it.
-	demandReread = 30 * time.Second
+	// retry is the pause after a failed write.
+	retry = 2 * time.Second
+	// reread is the age at which the ConfigMap is read again, because other clients can change or delete it.
+	reread = 30 * time.Second
 )
 
 // reconcile returns the delay until the next pass if nothing changes; 0: none.
-func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err error) {
-	if k.written == nil || time.Since(k.readAt) >= demandReread {
-		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
+func (k *Keeper) reconcile(ctx context.Context) (again time.Duration, err error) {
+	if k.written == nil || time.Since(k.readAt) >= reread {
+		found, err := k.configMaps.Get(ctx, k.ConfigMap, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			found = &corev1.ConfigMap{}
 		case err != nil:
-			return 0, fmt.Errorf("get ConfigMap %s: %w", k.name, err)
+			return 0, fmt.Errorf("get ConfigMap %s: %w", k.ConfigMap, err)
 		}
 		k.written, k.readAt = found, time.Now()
 	}
@@ -167,15 +189,15 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 		last = k.last
 	}
 	asked, everywhere, waiting := k.asked(ctx)
-	pools := k.nodes.pools()
+	pools := k.cluster.Pools()
 	samples, again := k.samples.choose(last.Samples, pools, time.Now())
 	published := map[string]bool{}
 	for _, what := range slices.AppendSeq(slices.Clone(asked), maps.Keys(last.Since)) {
 		published[what] = true
 	}
-	k.limit(len(pools))
+	k.limit(len(pools), k.cluster.Server())
 	serving, grow := k.serving(last.Serving, published, everywhere, waiting, time.Now())
-	again = sooner(again, grow)
+	again = controller.Sooner(again, grow)
 	next, changed := demand.Next(last, asked, len(pools), samples, serving, time.Now())
 	k.last = next
 	k.report()
@@ -183,7 +205,7 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 		return again, nil
 	}
 	want := k.written.DeepCopy()
-	want.Name, want.Data = k.name, demand.Encode(next)
+	want.Name, want.Data = k.ConfigMap, demand.Encode(next)
 	if !exists {
 		k.written, err = k.configMaps.Create(ctx, want, metav1.CreateOptions{})
 	} else {
@@ -191,28 +213,28 @@ func (k *demandKeeper) reconcile(ctx context.Context) (again time.Duration, err 
 	}
 	if err != nil {
 		k.written = nil
-		return 0, fmt.Errorf("write ConfigMap %s: %w", k.name, err)
+		return 0, fmt.Errorf("write ConfigMap %s: %w", k.ConfigMap, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
+	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.ConfigMap,
 		"asked", slices.Sorted(maps.Keys(next.Since)), "serving", next.Serving, "samples", next.Samples)
 	return again, nil
 }
 
 // asked returns the profiles and groups that the cluster asks for. All nodes publish those of everywhere, because an
 // object does not wait for them. Pods without a node wait for those of waiting.
-func (k *demandKeeper) asked(ctx context.Context) (asked, everywhere []string, waiting map[string]demand.Waiting) {
+func (k *Keeper) asked(ctx context.Context) (asked, everywhere []string, waiting map[string]demand.Waiting) {
 	k.mu.Lock()
 	asks := k.asks.All()
 	k.mu.Unlock()
-	c := objects.Cluster{Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes), Asked: asks}
-	for kind := range pool.Publishers(k.nodes.partitioned()) {
+	c := objects.Cluster{Driver: k.Driver, Classes: read.All[*resourceapi.DeviceClass](k.cluster.Classes.GetIndexer()), Asked: asks}
+	for kind := range pool.Publishers(k.cluster.Partitioned()) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)
 		}
 	}
 	slices.Sort(c.Known)
 	asked, everywhere = c.Demand(k.selectors.Read), c.Everywhere().Demand(k.selectors.Read)
-	if !k.sharesOnDemand {
+	if !k.SharesOnDemand {
 		asked, everywhere = with(asked, demand.Shares), with(everywhere, demand.Shares)
 	}
 	return asked, everywhere, k.waiting(ctx, c)
@@ -223,4 +245,13 @@ func with(all []string, one string) []string {
 		return all
 	}
 	return append(all, one)
+}
+
+func trimTemplate(object any) (any, error) {
+	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
+		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
+		template.Spec.ObjectMeta = metav1.ObjectMeta{}
+		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
+	}
+	return object, nil
 }

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package demand
 
 import (
 	"context"
@@ -20,33 +20,89 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/controller/controllertest"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire/demand"
 )
 
-// atAsked is at, with a ConfigMap for the nodes. restart ends the controller and starts another.
+const (
+	grace     = 10 * time.Minute
+	h100Class = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
+	smallest  = "mig-1g.10gb.nvidia.com"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+// env is the API server of a test.
+type env struct{ *controllertest.Env }
+
+func newEnv(t testing.TB, objects ...runtime.Object) *env {
+	return &env{controllertest.New(t, objects...)}
+}
+
+func get[T any](e *env, resource, name string) *T {
+	return controllertest.Get[T](e.Env, resource, name)
+}
+
+type request = controllertest.Request
+
+var (
+	machine, pass, autoSlices = controllertest.Machine, controllertest.Pass, controllertest.AutoSlices
+	claimOf, podOf, specOf    = controllertest.ClaimOf, controllertest.PodOf, controllertest.SpecOf
+)
+
+// keeper returns a controller that does not run yet, and its Keeper.
+func (e *env) keeper(o controller.Options, change ...func(*Options)) (*controller.Controller, *Keeper) {
+	of := Options{Driver: slicetest.Driver, ConfigMap: "published", Namespace: "ns", SharesOnDemand: true, Grace: grace}
+	for _, f := range change {
+		f(&of)
+	}
+	o.OnDemand = true
+	cluster := controller.New(slicetest.Driver, e.Client(), o)
+	return cluster, New(e.Client(), cluster, of)
+}
+
+// start runs a leader until stop is called.
+func (e *env) start(change ...func(*Options)) (stop func()) {
+	e.T.Helper()
+	cluster, k := e.keeper(controller.Options{
+		LabelNodes: true, Grace: grace, Auto: []gpu.Kind{gpu.KindGroup, gpu.KindMonitor},
+		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"},
+	}, change...)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, part := range []func(context.Context) error{cluster.Observe, cluster.Lead, k.Run} {
+		wg.Go(func() {
+			if err := part(ctx); err != nil {
+				e.T.Error(err)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// atAsked has a test done in a bubble with a controller. restart ends it and starts another.
 func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, objects...)
-		start := func() func() {
-			_, stop := e.start(func(o *Options) {
-				o.DemandConfigMap, o.Namespace, o.Auto = "published", "ns", []gpu.Kind{gpu.KindGroup, gpu.KindMonitor}
-				o.SharesOnDemand = true
-			})
-			pass(2 * time.Second)
-			return stop
-		}
-		stop := start()
+		stop := e.start()
+		pass(2 * time.Second)
 		do(e, func() {
 			stop()
-			stop = start()
+			stop = e.start()
+			pass(2 * time.Second)
 		})
 		stop()
 	})
@@ -231,16 +287,13 @@ func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
 func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, claimOf("c", smallest))
-		c := New(slicetest.Driver, e.Client(), Options{})
-		l := c.newLeading()
-		defer l.queue.ShutDown()
-		k := c.newDemandKeeper(l)
+		_, k := e.keeper(controller.Options{})
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
 		k.follow()
-		read.Start(ctx, &wg, k.claims, k.templates, k.pods)
+		read.Start(ctx, &wg, k.cluster.Claims, k.templates, k.cluster.Pods)
 		woken := func() bool {
 			synctest.Wait()
 			select {
@@ -277,15 +330,13 @@ func TestAskedKeeper_ForeignWritesOnAClaim_NoPass(t *testing.T) {
 // and pods that do not.
 func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, o := range []Options{{Waiting: true}, {Waiting: true, Preemption: true}} {
+		for _, o := range []controller.Options{{Waiting: true}, {Waiting: true, Preemption: true}} {
 			e := newEnv(t)
-			c := New(slicetest.Driver, e.Client(), o)
-			l := c.newLeading()
-			k := c.newDemandKeeper(l)
+			_, k := e.keeper(o)
 			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup
 			k.follow()
-			read.Start(ctx, &wg, k.claims, k.templates, k.pods)
+			read.Start(ctx, &wg, k.cluster.Claims, k.templates, k.cluster.Pods)
 			count := func(when string, want int) {
 				t.Helper()
 				synctest.Wait()
@@ -314,17 +365,13 @@ func TestAskedKeeper_PodGetsANode_NoLongerCounts(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			l.queue.ShutDown()
 		}
 	})
 }
 
 // TestAskedKeeper_ManyClaims_PassDoesNotCountThem compares the work of a pass with few and with many equal claims.
 func TestAskedKeeper_ManyClaims_PassDoesNotCountThem(t *testing.T) {
-	c := New(slicetest.Driver, fake.NewClientset(), Options{})
-	l := c.newLeading()
-	defer l.queue.ShutDown()
-	k := c.newDemandKeeper(l)
+	_, k := newEnv(t).keeper(controller.Options{})
 	work := func() float64 { return testing.AllocsPerRun(10, func() { k.asked(t.Context()) }) }
 	add := func(claims int) {
 		for range claims {
@@ -336,4 +383,31 @@ func TestAskedKeeper_ManyClaims_PassDoesNotCountThem(t *testing.T) {
 	if add(100_000); work() > 2*few+10 {
 		t.Errorf("a pass over 100,000 claims allocates %v objects, over 10 %v", work(), few)
 	}
+}
+
+// TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount has a large claim that waits and one with a partition.
+func TestAskedKeeper_LargeClaims_OnlyTheirDevicesCount(t *testing.T) {
+	atAsked(t, append(machine(t, "hgx-h100", "n1", 0), controllertest.Class("any-partition", controllertest.AnyPartition)), func(e *env, _ func()) {
+		e.Put(controllertest.Padded(claimOf("waits", "any-partition"), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`))
+		pass(time.Minute)
+		e.wantAsked("a claim waits that cannot be judged", "")
+		held := controllertest.Padded(claimOf("held", "any-partition"))
+		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: controllertest.PartitionOf(e.T, "2g-20gb")},
+		}}}
+		e.Put(held)
+		pass(time.Minute)
+		e.wantAsked("a large claim has a partition", "2g.20gb")
+		e.Put(controllertest.PaddedClass("any-partition", controllertest.AnyPartition))
+		e.Put(claimOf("small", "any-partition"))
+		pass(time.Minute)
+		e.wantAsked("a class cannot be judged", "2g.20gb")
+	})
+}
+
+// TestInformers_LargestObjects_LittleMemory covers each field of a Keeper that is an informer.
+func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
+	_, k := newEnv(t).keeper(controller.Options{})
+	k.cluster = nil // The controller's own test covers it.
+	boundedtest.Check(t, k)
 }

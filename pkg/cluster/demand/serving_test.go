@@ -1,13 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package demand
 
 import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,12 +184,11 @@ func TestAskedKeeper_Limit_AnEventSaysIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			events := record.NewFakeRecorder(10)
-			k := &demandKeeper{most: c.most, events: events, server: &atomic.Pointer[schedulerfault.Version]{}}
+			k := &Keeper{Options: Options{MaxServingNodes: c.most, Events: events}}
 			version, err := schedulerfault.Parse(c.version)
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.server.Store(&version)
 			k.written = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}}
 			var candidates []demand.Candidate
 			for i := range 12 {
@@ -199,7 +197,7 @@ func TestAskedKeeper_Limit_AnEventSaysIt(t *testing.T) {
 			now := time.Now()
 			var got []string
 			for range 3 {
-				k.limit(700)
+				k.limit(700, version)
 				got = k.servers.Choose(got, "1g.10gb", candidates, nil, demand.Waiting{Unscheduled: true}, now)
 				k.report()
 				now = now.Add(demand.Grow)
@@ -302,8 +300,7 @@ func TestAskedKeeper_ClaimOfAShare_FewNodesServe(t *testing.T) {
 func TestAskedKeeper_NoPolicyForShares_AllNodesShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, autoNodes(t, 12)...)
-		_, stop := e.start(func(o *Options) { o.DemandConfigMap, o.Namespace = "published", "ns" })
-		defer stop()
+		defer e.start(func(o *Options) { o.SharesOnDemand = false })()
 		pass(2 * time.Hour)
 		e.wantAsked("nothing asks", demand.Shares)
 		if got := e.serving(demand.Shares); got != nil {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package demand
 
 import (
 	"cmp"
@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
@@ -26,6 +25,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire/demand"
+	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // podKind are pods that wait, ask for the same, and may run on the same nodes.
@@ -44,23 +44,23 @@ const manyKinds, manyNodes = 50, 50_000
 
 // podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the
 // scheduler could not place are first.
-func (k *demandKeeper) podKinds() []*podKind {
+func (k *Keeper) podKinds() []*podKind {
 	all := map[string]*podKind{}
-	for _, pod := range read.All[*corev1.Pod](k.pods.GetIndexer()) {
+	for _, pod := range read.All[*corev1.Pod](k.cluster.Pods.GetIndexer()) {
 		if !waiting.Waits(pod) {
 			continue
 		}
 		one := &podKind{pod: pod, tried: waiting.SaidOf(pod).Tried}
-		if waiting.ExtendedClaim(pod, k) == nil {
-			one.asks = objects.AsksOf(pod, k.driver)
+		if waiting.ExtendedClaim(pod, k.cluster) == nil {
+			one.asks = objects.AsksOf(pod, k.Driver)
 		}
-		for _, claim := range waiting.Made(pod, k) {
+		for _, claim := range waiting.Made(pod, k.cluster) {
 			switch {
 			case claim.DeletionTimestamp != nil: // The pod waits for another one.
 			case claim.Status.Allocation != nil:
 				one.allocated = append(one.allocated, claim)
 			default:
-				one.asks = append(one.asks, objects.AsksOf(claim, k.driver)...)
+				one.asks = append(one.asks, objects.AsksOf(claim, k.Driver)...)
 			}
 		}
 		if len(one.asks) == 0 {
@@ -98,17 +98,10 @@ func (k *podKind) key() string {
 	return out
 }
 
-// Claim implements waiting.Claims.
-func (k *demandKeeper) Claim(namespace, name string) *resourceapi.ResourceClaim {
-	found, _, _ := k.claims.GetIndexer().GetByKey(cache.NewObjectName(namespace, name).String()) // Reading the cache cannot fail.
-	claim, _ := found.(*resourceapi.ResourceClaim)
-	return claim
-}
-
 // waiting returns the pods without a node, by what they wait for.
-func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
+func (k *Keeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
 	out := map[string]demand.Waiting{}
-	pools, classes := k.nodes.possible(), selector.ResourcesOf(c.Classes)
+	pools, classes := k.cluster.Possible(), selector.ResourcesOf(c.Classes)
 	most := min(manyKinds, max(manyNodes/max(len(pools), 1), 1))
 	for i, one := range k.podKinds() {
 		var admitted map[string]bool
@@ -133,7 +126,7 @@ func (k *demandKeeper) waiting(ctx context.Context, c objects.Cluster) map[strin
 }
 
 // mayRun returns the admitted nodes whose devices match the selectors of a request.
-func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, what string, expressions []string, pools []pool.Pool) map[string]bool {
+func (k *Keeper) mayRun(ctx context.Context, admitted map[string]bool, what string, expressions []string, pools []pool.Pool) map[string]bool {
 	out, alike := map[string]bool{}, map[[32]*pool.Shape]bool{}
 	for _, p := range pools {
 		if !admitted[p.Node] {
@@ -154,10 +147,10 @@ func (k *demandKeeper) mayRun(ctx context.Context, admitted map[string]bool, wha
 
 // admits returns the nodes on which a pod may run, apart from its devices. A node that is unknown or too large to judge
 // is among them.
-func (k *demandKeeper) admits(one *podKind, classes selector.Resources, pools []pool.Pool) map[string]bool {
+func (k *Keeper) admits(one *podKind, classes selector.Resources, pools []pool.Pool) map[string]bool {
 	out, served := map[string]bool{}, waiting.Served(one.pod, classes)
 	for _, p := range pools {
-		found, _, _ := k.machines.GetByKey(p.Node) // Reading the cache cannot fail.
+		found, _, _ := k.cluster.Nodes.GetIndexer().GetByKey(p.Node) // Reading the cache cannot fail.
 		node, ok := found.(*corev1.Node)
 		if !ok || bounded.TooLarge(node) || waiting.Excluded(node, one.pod, one.allocated, served) == "" {
 			out[p.Node] = true
@@ -168,7 +161,7 @@ func (k *demandKeeper) admits(one *podKind, classes selector.Resources, pools []
 
 // couldMatch reports whether the expressions select a device of a pool that counts for what. The pool stands for those
 // that are alike, so an expression that reads what differs among these excludes none.
-func (k *demandKeeper) couldMatch(ctx context.Context, p pool.Pool, what string, expressions []string) bool {
+func (k *Keeper) couldMatch(ctx context.Context, p pool.Pool, what string, expressions []string) bool {
 	expressions = slices.DeleteFunc(slices.Clone(expressions), func(e string) bool {
 		r := k.selectors.Read(e)
 		return !r.Complete || slices.ContainsFunc(r.Names, func(n selector.Name) bool { return pool.Identity(n.ID) })
@@ -220,24 +213,24 @@ func servesOf(p pool.Pool) serves {
 const leastServing, servingProduct = 4, 7000
 
 // limit sets the largest number of serving nodes.
-func (k *demandKeeper) limit(nodes int) {
-	k.servers.Limited, k.servers.Most = false, k.most
-	if version := k.server.Load(); k.most == 0 && version != nil && version.CopiesCounters() {
+func (k *Keeper) limit(nodes int, server schedulerfault.Version) {
+	k.servers.Limited, k.servers.Most = false, k.MaxServingNodes
+	if k.MaxServingNodes == 0 && server.CopiesCounters() {
 		k.servers.Most = max(leastServing, servingProduct/max(nodes, 1))
 	}
 }
 
 // report writes an Event, but seldom, if the limit keeps a pod waiting.
-func (k *demandKeeper) report() {
-	if !k.servers.Limited || k.events == nil || k.written.ResourceVersion == "" || time.Since(k.limitedAt) < limitedAgain {
+func (k *Keeper) report() {
+	if !k.servers.Limited || k.Events == nil || k.written.ResourceVersion == "" || time.Since(k.limitedAt) < limitedAgain {
 		return
 	}
 	k.limitedAt = time.Now()
 	why := "the chart value controller.maxServingNodes says so"
-	if k.most == 0 {
+	if k.MaxServingNodes == 0 {
 		why = "this version's scheduler takes too long with more; upgrade to Kubernetes 1.37, or set the chart value controller.maxServingNodes"
 	}
-	k.events.Eventf(k.written, corev1.EventTypeWarning, "ServingNodesLimited",
+	k.Events.Eventf(k.written, corev1.EventTypeWarning, "ServingNodesLimited",
 		"Pods wait for partitions, groups or shares, and no more than %d nodes publish these: %s", k.servers.Most, why)
 }
 
@@ -263,7 +256,7 @@ func offers(d resourceapi.Device, kind pool.Kind) (out []string) {
 // serving returns the serving nodes of each profile and of groups that nodes publish now, and the delay until the next
 // choice if nothing changes; 0: none. published are the ones of the last ConfigMap and the ones asked for now. All
 // nodes publish the ones in all, so these have no serving nodes.
-func (k *demandKeeper) serving(
+func (k *Keeper) serving(
 	last map[string][]string, published map[string]bool, all []string, waiting map[string]demand.Waiting, now time.Time,
 ) (out map[string][]string, again time.Duration) {
 	out = map[string][]string{}
@@ -277,7 +270,7 @@ func (k *demandKeeper) serving(
 	alike, abilities, nodes := map[[32]*pool.Shape]serves{}, map[string]serves{}, map[string]demand.Candidate{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, p := range k.nodes.possible() {
+	for _, p := range k.cluster.Possible() {
 		shape, ok := p.Shape()
 		of, known := alike[shape]
 		if !known || !ok {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package demand
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/wire/demand"
 )
@@ -82,7 +83,7 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 			delete(s.chosen, layout)
 			continue
 		}
-		again = sooner(again, wait)
+		again = controller.Sooner(again, wait)
 		s.chosen[layout] = one
 		names = append(names, one.name)
 		slices.Sort(names)
@@ -106,7 +107,7 @@ func (s *sampleNodes) keepMissing(last []string, pools []pool.Pool, now time.Tim
 		}
 		s.missing[name] = since
 		if rest := samplePatience - now.Sub(since); rest > 0 {
-			names, again = append(names, name), sooner(again, rest)
+			names, again = append(names, name), controller.Sooner(again, rest)
 		}
 	}
 	return names, again
