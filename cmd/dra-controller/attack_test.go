@@ -159,7 +159,7 @@ func TestServer_Attacked_AnswersReviews(t *testing.T) {
 		for from, whose := range map[string]string{"127.0.0.1": "its own address", "127.0.0.2": "another address"} {
 			t.Run(a.name+" from "+whose, func(t *testing.T) {
 				reviews := metrics.NewReviews(prometheus.NewRegistry(), "v")
-				address, transport := startServer(t, controller.Webhooks(fixed{view}, nil, reviews, false))
+				address, transport := startServer(t, controller.Webhooks(fixed{view}, reviews, false))
 				ctx, cancel := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
 				defer wg.Wait()

@@ -36,11 +36,9 @@ import (
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/peers"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/podevents"
-	"gpu-dra-driver/pkg/cluster/preempt"
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
@@ -81,6 +79,17 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return 0
 }
 
+// program has what its parts share.
+type program struct {
+	flags.Config
+	manager.Manager
+	client   kubernetes.Interface
+	rules    *read.Rules
+	control  *controller.Controller
+	recorder record.EventRecorder
+	ready    *healthz.Handler
+}
+
 // serve constructs the controllers and runs them until the context ends.
 func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
@@ -108,18 +117,10 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
-	var budgets dynamic.Interface
-	var path *controller.ReviewPath
-	if c.Budgets && c.Webhook {
-		budgets = custom
-		if c.ClientAuthorities == nil {
-			path = controller.NewReviewPath(client, c.DriverName, c.WebhookConfiguration)
-		}
-	}
 	control := controller.New(c.DriverName, client, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, OnDemand: c.DemandConfigMap != "", Auto: c.Auto,
 		Events: recorder, Waiting: c.PodEvents || c.Preemption, Preemption: c.Preemption,
-		Prices: c.GPUPrices, Budgets: budgets, ReviewPath: path,
+		Prices: c.GPUPrices,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
@@ -132,34 +133,26 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		m.Add(always{control.Observe}),
 		m.Add(manager.RunnableFunc(control.Lead)),
 	)
-	if err == nil && c.DemandConfigMap != "" {
-		err = m.Add(manager.RunnableFunc(demand.New(client, control, demand.Options{
-			Driver:          c.DriverName,
-			ConfigMap:       c.DemandConfigMap,
-			Namespace:       c.PodNamespace,
-			SharesOnDemand:  c.SharesOnDemand,
-			MaxServingNodes: c.MaxServingNodes,
-			Grace:           c.ClassGrace,
-			Events:          recorder,
-		}).Run))
+	p := &program{
+		Config:   c,
+		Manager:  m,
+		client:   client,
+		rules:    read.NewRules(custom),
+		control:  control,
+		recorder: recorder,
 	}
-	rules := read.NewRules(custom)
 	if err == nil && c.PodEvents {
 		o := podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers}
-		err = m.Add(manager.RunnableFunc(podevents.New(client, rules, control, o).Run))
+		err = m.Add(manager.RunnableFunc(podevents.New(client, p.rules, control, o).Run))
 	}
-	if err == nil && c.Preemption {
-		keeper := preempt.New(client, rules, control, recorder, preempt.Options{
-			Driver: c.DriverName, Violate: c.ViolateBudgets,
-			Namespaces: append(c.ExemptNamespaces, c.PodNamespace), Classes: c.ExemptClasses,
-		})
-		err = m.Add(manager.RunnableFunc(keeper.Run))
-	}
-	ready := &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
+	p.ready = &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
+	webhooks := controller.Webhooks(control, reviews, c.DenyUnsatisfiable)
+	watch, failed := addBudgets(p, custom, webhooks, reviews)
+	err = errors.Join(err, failed, addDemand(p), addPreemption(p))
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(m, c, client, path, controller.Webhooks(control, control.Budgets(), reviews, c.DenyUnsatisfiable), ready),
+			addWebhook(p, webhooks, watch),
 			m.Add(manager.RunnableFunc(test.Run)),
 		)
 	}
@@ -170,7 +163,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	}
 	if err == nil && c.HealthEndpoint != "" {
 		mux := http.NewServeMux()
-		for path, h := range map[string]http.Handler{"/healthz": &healthz.Handler{}, "/readyz": ready} {
+		for path, h := range map[string]http.Handler{"/healthz": &healthz.Handler{}, "/readyz": p.ready} {
 			mux.Handle(path, http.StripPrefix(path, h))
 			mux.Handle(path+"/", http.StripPrefix(path, h)) // A single check.
 		}
@@ -185,26 +178,25 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, path *controller.ReviewPath, handlers map[string]http.Handler, ready *healthz.Handler) error {
+// addWebhook adds the server of the handlers. watch sees all requests.
+func addWebhook(p *program, handlers map[string]http.Handler, watch func(http.Handler) http.Handler) error {
 	service := ""
-	if c.RotateCerts {
-		service = c.WebhookService
+	if p.RotateCerts {
+		service = p.WebhookService
 	}
-	certificate := controller.NewCertificate(client, c.PodNamespace, c.CertSecret, service, c.WebhookConfiguration)
-	ready.Checks["webhook"] = func(*http.Request) error {
+	certificate := controller.NewCertificate(p.client, p.PodNamespace, p.CertSecret, service, p.WebhookConfiguration)
+	p.ready.Checks["webhook"] = func(*http.Request) error {
 		_, err := certificate.Get(nil)
 		return err
 	}
-	server, err := newWebhook(c, fmt.Sprintf(":%d", c.WebhookPort), certificate.Get, handlers)
+	server, err := newWebhook(p.Config, fmt.Sprintf(":%d", p.WebhookPort), certificate.Get, handlers)
 	if err != nil {
 		return err
 	}
-	if path != nil {
-		ready.Checks["path"] = func(*http.Request) error { return path.Synced() }
-		server.Server.Handler = path.Watch(server.Server.Handler)
-		err = m.Add(always{path.Run})
+	if watch != nil {
+		server.Server.Handler = watch(server.Server.Handler)
 	}
-	return errors.Join(err, m.Add(always{certificate.Run}), m.Add(server))
+	return errors.Join(p.Add(always{certificate.Run}), p.Add(server))
 }
 
 // webhookLimits and otherLimits bound the servers, which any pod reaches. An API server waits 5 s for a review, and

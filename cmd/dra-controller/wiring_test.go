@@ -35,7 +35,7 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/cmd/setup/apiservertest"
-	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/budget/enforcement"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire/demand"
 )
@@ -335,7 +335,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 		answer := post(t.Context(), "/admit", claimReview(9))
 		return strings.Contains(answer, `"allowed":false`), answer
 	})
-	if answer := post(t.Context(), "/budget", claimReview(1)); !strings.Contains(answer, controller.NotTheAPIServer) {
+	if answer := post(t.Context(), "/budget", claimReview(1)); !strings.Contains(answer, enforcement.NotTheAPIServer) {
 		t.Errorf("a guessed path of budgets is answered with %s", answer)
 	}
 	c.eventually("a claim above the budget is denied", func() (bool, string) {

@@ -86,8 +86,8 @@ var preemptMutations = []Mutation{
 		Package: charts, Test: "TestWritesPolicies_Evictions_OutsideExemptNamespacesOnly",
 	},
 	{
-		Name: "anyone's claim counts as an attempt for a pod", File: "pkg/cluster/controller/budgets.go",
+		Name: "anyone's claim counts as an attempt for a pod", File: "pkg/cluster/budget/enforcement/reviews.go",
 		Old: "owner == nil || !slices.Contains(makers, account)", New: "owner == nil",
-		Package: control, Test: "TestBudgets_QuotaRefusesPodsClaim_OneReservation",
+		Package: "./pkg/cluster/budget/enforcement", Test: "TestBudgets_QuotaRefusesPodsClaim_OneReservation",
 	},
 }

@@ -26,8 +26,7 @@ const maxKinds = 1000
 
 // Cluster returns the numbers for the cluster metrics; false if this instance is not the leader.
 func (c *Controller) Cluster() (metrics.Cluster, bool) {
-	l := c.leading.Load()
-	if l == nil {
+	if c.leading.Load() == nil {
 		return metrics.Cluster{}, false
 	}
 	all := c.Partitioned()
@@ -44,13 +43,9 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	}
 	counts := pool.Count(all, byNode)
 	counts.Fold(pool.Publishers(all), maxKinds)
-	out := metrics.Cluster{
+	return metrics.Cluster{
 		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), Prices: c.o.Prices,
-	}
-	if l.budgets != nil {
-		out.Budgets = l.budgets.metrics()
-	}
-	return out, true
+	}, true
 }
 
 // claims counts this driver's claims by phase, and returns their devices by pool.

@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -54,10 +53,6 @@ type Options struct {
 	Waiting bool
 	// Preemption keeps the CPU and the memory of nodes, their reservations of GPUs, and all pods. It needs Waiting.
 	Preemption bool
-	// Budgets is the client for the GPU budgets of namespaces; nil: none are counted.
-	Budgets dynamic.Interface
-	// ReviewPath authenticates the API servers that ask for reviews under these budgets; nil: client certificates do.
-	ReviewPath *ReviewPath
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
 }
@@ -75,9 +70,7 @@ type Controller struct {
 	view          *viewKeeper
 	classStatuses *classStatuses
 	resources     servedResources
-	// budgets is nil without GPU budgets.
-	budgets   *Budgets
-	followers []chan<- struct{}
+	followers     []chan<- struct{}
 
 	// leading is nil unless this instance leads.
 	leading atomic.Pointer[leading]
@@ -88,8 +81,6 @@ type leading struct {
 	queue    workqueue.TypedRateLimitingInterface[task]
 	classes  *classReconciler
 	labeller *labeller
-	// budgets is nil without GPU budgets.
-	budgets *budgetKeeper
 	// due is the earliest time of the next reconciliation of the classes, which one worker at a time does.
 	due time.Time
 }
@@ -112,10 +103,6 @@ func New(driver string, client kubernetes.Interface, o Options) *Controller {
 	c.Pods = read.PodCache(client, read.PodUses{Explain: o.Waiting, Preempt: o.Preemption})
 	c.nodes = newNodes(c.slices.GetIndexer(), o.Grace, o.Auto)
 	c.view = newViewKeeper(driver, c.nodes, c.Classes.GetIndexer(), o.OnDemand)
-	if o.Budgets != nil {
-		c.budgets = newBudgets(driver, o.Budgets, c.client.ResourceV1(), c)
-		c.budgets.path = o.ReviewPath
-	}
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -167,9 +154,6 @@ func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// Budgets reviews claims under GPU budgets; nil without any.
-func (c *Controller) Budgets() *Budgets { return c.budgets }
-
 // Follow has an element sent to a channel of capacity one after each look at the published devices. It is called before
 // Observe.
 func (c *Controller) Follow(wake chan<- struct{}) { c.followers = append(c.followers, wake) }
@@ -210,14 +194,10 @@ func (c *Controller) Observe(ctx context.Context) error {
 	if read.Start(ctx, &wg, c.slices, c.Classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		Repeat(ctx, c.view.dirty, settle, func() time.Duration {
-			was := c.ClusterView()
 			again := c.view.build()
 			c.enqueue(task{})
 			for _, wake := range c.followers {
 				Trigger(wake)
-			}
-			if l := c.leading.Load(); l != nil && l.budgets != nil && was != c.ClusterView() {
-				l.budgets.all()
 			}
 			return again
 		})
@@ -245,9 +225,6 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if c.readsPods() {
 		wg.Go(func() { c.Pods.RunWithContext(ctx) }) // Classes and labels do not wait for it.
 	}
-	if l.budgets != nil {
-		wg.Go(func() { l.budgets.run(ctx) })
-	}
 	c.leading.Store(l)
 	defer c.leading.Store(nil)
 	l.queue.Add(task{})
@@ -268,12 +245,7 @@ func (c *Controller) readsPods() bool { return c.o.OnDemand || c.o.Waiting }
 
 func (c *Controller) newLeading() *leading {
 	pauses := workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)
-	l := &leading{
-		queue: workqueue.NewTypedRateLimitingQueue(pauses),
-	}
-	if c.budgets != nil {
-		l.budgets = c.newBudgetKeeper(c.Claims)
-	}
+	l := &leading{queue: workqueue.NewTypedRateLimitingQueue(pauses)}
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view,
 		existing: c.Classes.GetIndexer(), known: c.Claims.GetIndexer(), client: c.client, resources: &c.resources,

@@ -19,33 +19,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
-
-// TestBudgets_LargeClaims_CostTheirDevices has claims that the cache does not keep whole: one waits, and one has a device. Another
-// leader, which lists the claims itself, counts the same.
-func TestBudgets_LargeClaims_CostTheirDevices(t *testing.T) {
-	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
-		e.Put(class("any-partition", anyPartition))
-		waits := padded(newClaim("team-a", "waits", "any-partition", 1), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)
-		held := padded(newClaim("team-a", "held", "any-partition", 1))
-		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
-			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: partitionOf(t, "2g-20gb")},
-		}}}
-		e.Put(waits)
-		e.Put(held)
-		e.PutBudget("team-a", "4")
-		pass(time.Second)
-		if got := used(e.budget("team-a")); got != "375m" {
-			t.Errorf("%s used, want an eighth and two eighths", got)
-		}
-		e.Put(paddedClass("any-partition", anyPartition))
-		pass(time.Second)
-		if denied := e.ask(instances[0], newClaim("team-a", "new", "any-partition", 1)); !strings.Contains(denied, "too large to judge") {
-			t.Errorf("a claim of a class that cannot be judged: %q", denied)
-		}
-	})
-}
 
 func TestCluster_LargeClaims_HoldTheirGPUs(t *testing.T) {
 	names := gpusOf(t, "l40s-4")

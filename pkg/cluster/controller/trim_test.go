@@ -6,9 +6,7 @@ package controller
 import (
 	"testing"
 
-	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -17,13 +15,9 @@ import (
 // TestInformers_LargestObjects_LittleMemory covers each field of the controller's parts that is an informer.
 func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
 	client := fake.NewClientset()
-	c := New(slicetest.Driver, client, Options{
-		LabelNodes: true, Budgets: dynamicfake.NewSimpleDynamicClient(scheme.Scheme),
-	})
-	l := c.newLeading()
-	// ResourceSlices have the limits of their shapes, the schema limits a GPUBudget, and a certificate has one object of each kind.
+	c := New(slicetest.Driver, client, Options{LabelNodes: true})
+	// ResourceSlices have the limits of their shapes, and a certificate has one object of each kind.
 	boundedtest.Check(t, c, "*v1.ResourceSlice")
-	boundedtest.Check(t, l.budgets, "*unstructured.Unstructured")
 	boundedtest.Check(t, NewCertificate(client, "ns", "secret", "service", "configuration"), "*v1.Secret", "*v1.ValidatingWebhookConfiguration")
 	for _, preemption := range []bool{false, true} {
 		boundedtest.Check(t, New(slicetest.Driver, client, Options{Waiting: true, Preemption: preemption}), "*v1.ResourceSlice")

@@ -25,36 +25,20 @@ import (
 const (
 	AdmitPath  = "/admit"
 	AdvisePath = "/advise"
-	BudgetPath = "/budget"
 )
 
 // Webhooks returns the handlers of the webhooks by path: one denies errors, another one only warns of them. Both deny
-// unsatisfiable claims if denyUnsatisfiable is set. The third one denies claims that exceed a budget; there is none if
-// budgets is nil. It writes, so it answers API servers only. The others change nothing for any client.
-func Webhooks(view viewer, budgets *Budgets, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
-	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others. A
-	// review of a budget also waits for the API server, and takes no turn.
+// unsatisfiable claims if denyUnsatisfiable is set. They change nothing for any client.
+func Webhooks(view viewer, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
+	// A validation needs a CPU all the time, so more of them at once only delay the handshakes and reviews of others.
 	turns := semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))
 	validate := func(o admission.Options, name string) http.Handler {
-		return inTurn{turns, webhook(validation{view, o}, m, name, o.Binding)}
+		return inTurn{turns, Webhook(validation{view, o}, m, name, o.Binding)}
 	}
-	out := map[string]http.Handler{
+	return map[string]http.Handler{
 		AdmitPath:  validate(admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}, "admit"),
 		AdvisePath: validate(admission.Options{DenyUnsatisfiable: denyUnsatisfiable}, "advise"),
 	}
-	if budgets != nil {
-		reviewed := webhook(budgets, m, "budget", true)
-		if budgets.path != nil {
-			reviewed = budgets.path.Only(reviewed)
-		} else {
-			reviewed = OnlyClients(reviewed)
-		}
-		// Without a path in the configuration, API servers use /.
-		for _, path := range []string{BudgetPath, BudgetPath + "/", "/{$}"} {
-			out[path] = reviewed
-		}
-	}
-	return out
 }
 
 // inTurn is a handler whose requests wait for one of the turns that it shares with others.
@@ -139,8 +123,8 @@ func (p *parts) Read(data []byte) (int, error) {
 	return n, err
 }
 
-// webhook returns the handler of a reviewer. If binding is set, a bug denies the object.
-func webhook(by reviewer, m *metrics.Reviews, name string, binding bool) http.Handler {
+// Webhook returns the handler of a reviewer. If binding is set, a bug denies the object.
+func Webhook(by reviewer, m *metrics.Reviews, name string, binding bool) http.Handler {
 	reviewed := &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {

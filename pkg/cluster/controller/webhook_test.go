@@ -104,7 +104,7 @@ func counted(t *testing.T, r *prometheus.Registry) map[string]int {
 
 func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	handlers := Webhooks(emptyView(), nil, metrics.NewReviews(registry, "v"), false)
+	handlers := Webhooks(emptyView(), metrics.NewReviews(registry, "v"), false)
 	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
 	if a, ok := askFor(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
 		t.Errorf("%+v", a)
@@ -140,7 +140,7 @@ func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
 	view := fixed{viewOf(pool.Of(all))}
 	body := review("resourceclaims", "ResourceClaim", "CREATE", strings.Replace(goodClaim, `"deviceClassName"`, `"count":5,"deviceClassName"`, 1))
 	for _, deny := range []bool{false, true} {
-		handlers := Webhooks(view, nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), deny)
+		handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), deny)
 		for path := range handlers {
 			if a, ok := askFor(t, handlers, path, body); !ok || a.Allowed == deny {
 				t.Errorf("%s, denyUnsatisfiable %v: %+v", path, deny, a)
@@ -152,7 +152,7 @@ func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
 func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	view := admission.NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: brokenLister{}}, nil)
-	handlers := Webhooks(fixed{view}, nil, metrics.NewReviews(registry, "v"), false)
+	handlers := Webhooks(fixed{view}, metrics.NewReviews(registry, "v"), false)
 	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 	if a, ok := askFor(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
 		t.Errorf("%+v", a)
@@ -182,7 +182,7 @@ func (h *held) ClusterView() *admission.ClusterView {
 func TestWebhooks_ManyAtOnce_ValidationsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := &held{fixed: emptyView(), end: make(chan struct{})}
-		handlers := Webhooks(view, nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+		handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 		body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 		ask := func(ctx context.Context, path string) int {
 			out := httptest.NewRecorder()
@@ -217,7 +217,7 @@ func TestWebhooks_ManyAtOnce_ValidationsTakeTurns(t *testing.T) {
 }
 
 func FuzzReviews(f *testing.F) {
-	handlers := Webhooks(emptyView(), nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+	handlers := Webhooks(emptyView(), metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	class := `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"c"},"spec":{"selectors":[{"cel":{"expression":"device.driver == \"gpu.nvidia.com\""}}]}}`
 	template := `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimTemplate","metadata":{"name":"c"},"spec":{"spec":{"devices":{}}}}`
 	for _, body := range []string{
@@ -242,7 +242,7 @@ func FuzzReviews(f *testing.F) {
 }
 
 func TestWebhooks_NoReview_Answered(t *testing.T) {
-	handlers := Webhooks(emptyView(), nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+	handlers := Webhooks(emptyView(), metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	for path, h := range handlers {
 		for name, r := range map[string]*http.Request{
 			"no body":   httptest.NewRequest(http.MethodGet, path, nil),
@@ -262,7 +262,7 @@ func TestWebhooks_NoReview_Answered(t *testing.T) {
 // TestWebhooks_ManyEmptyParts_LittleMemory posts objects that no API server accepts: the parts of a list or a map take far
 // more memory than bytes of the body.
 func TestWebhooks_ManyEmptyParts_LittleMemory(t *testing.T) {
-	handlers := Webhooks(emptyView(), nil, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
+	handlers := Webhooks(emptyView(), metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	many := func(before, part, after string) string {
 		return before + strings.Repeat(part+",", (4<<20-1000)/(len(part)+1)) + part + after
 	}

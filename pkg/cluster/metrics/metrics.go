@@ -61,13 +61,13 @@ var (
 // clusterGauges are the metrics of a Cluster.
 var clusterGauges = []metric.Entry{
 	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
-	clusterClaims, clusterClasses, hourlyCost, budgetUsed, budgetHard,
+	clusterClaims, clusterClasses, hourlyCost,
 }
 
 // Catalogue lists the controller's own metrics, by name.
 func Catalogue() []metric.Entry {
-	return metric.Sorted(append(slices.Clone(clusterGauges), reviews, reviewDuration, webhookReachable,
-		metric.BuildInfo)...)
+	return metric.Sorted(append(slices.Clone(clusterGauges), budgetUsed, budgetHard, reviews, reviewDuration,
+		webhookReachable, metric.BuildInfo)...)
 }
 
 // Cluster holds the numbers behind the cluster metrics.
@@ -78,8 +78,6 @@ type Cluster struct {
 	Claims, Classes map[string]int
 	// Prices has the price of a GPU for an hour, by model.
 	Prices map[string]float64
-	// Budgets has the limits of all GPU budgets.
-	Budgets []Budget
 }
 
 // Budget is a limit of a namespace's GPU budget with its use.
@@ -150,12 +148,24 @@ func (c Clusters) Collect(out chan<- prometheus.Metric) {
 	for model, price := range now.Prices {
 		hourlyCost.Send(out, price, model)
 	}
-	for _, b := range now.Budgets {
-		budgetUsed.Send(out, b.Used, b.Namespace, b.Limit, b.Model)
-		budgetHard.Send(out, b.Hard, b.Namespace, b.Limit, b.Model)
-	}
 	for state, n := range now.Classes {
 		clusterClasses.Send(out, float64(n), state)
+	}
+}
+
+// Budgets collects the limits that it returns at each scrape.
+type Budgets func() []Budget
+
+// Describe implements prometheus.Collector.
+func (b Budgets) Describe(out chan<- *prometheus.Desc) {
+	metric.Describe(out, budgetUsed, budgetHard)
+}
+
+// Collect implements prometheus.Collector.
+func (b Budgets) Collect(out chan<- prometheus.Metric) {
+	for _, one := range b() {
+		budgetUsed.Send(out, one.Used, one.Namespace, one.Limit, one.Model)
+		budgetHard.Send(out, one.Hard, one.Namespace, one.Limit, one.Model)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"context"
@@ -19,13 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // chartConfig returns the webhook configuration of the chart, or of an earlier one whose budgets have a path.
 func chartConfig(path *string) *admissionv1.ValidatingWebhookConfiguration {
 	out := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "config"}}
-	for name, path := range map[string]*string{"parameters": new(AdmitPath), "advice": new(AdvisePath), "budget": path, "budget-pods": path} {
+	for name, path := range map[string]*string{"parameters": new(controller.AdmitPath), "advice": new(controller.AdvisePath), "budget": path, "budget-pods": path} {
 		w := admissionv1.ValidatingWebhook{Name: name + "." + slicetest.Driver}
 		w.ClientConfig.Service = &admissionv1.ServiceReference{Namespace: "ns", Name: "webhook", Path: path}
 		out.Webhooks = append(out.Webhooks, w)
@@ -65,7 +66,7 @@ func (e *env) reviewPath(t *testing.T) string {
 		case "budget." + slicetest.Driver, "budget-pods." + slicetest.Driver:
 			found[path] = true
 		default:
-			if path != AdmitPath && path != AdvisePath {
+			if path != controller.AdmitPath && path != controller.AdvisePath {
 				t.Errorf("%s has the path %s", w.Name, path)
 			}
 		}
@@ -248,7 +249,7 @@ func TestReviewPath_ConfigurationGone_NothingIsAccepted(t *testing.T) {
 		before := e.reviewPath(t)
 		e.Remove("validatingwebhookconfigurations", "config")
 		pass(acceptFor + time.Second)
-		if p.accepts(before) || p.accepts("") || p.accepts(BudgetPath) {
+		if p.accepts(before) || p.accepts("") || p.accepts(Path) {
 			t.Error("a path is accepted")
 		}
 		config := chartConfig(nil)
@@ -309,7 +310,7 @@ func TestReviewPath_Budgets_LeaderRenewsItRegularly(t *testing.T) {
 		for _, leads := range []bool{true, false} {
 			p, stopPath := e.startReviewPathUntil()
 			defer stopPath()
-			_, stop := e.startAs(leads, func(o *Options) { o.Budgets, o.ReviewPath = e.Dynamic(), p })
+			_, stop := e.start(leads, p)
 			defer stop()
 		}
 		pass(time.Hour)

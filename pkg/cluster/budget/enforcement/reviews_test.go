@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"context"
@@ -23,12 +23,68 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
 	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/controller/controllertest"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
+
+const (
+	grace     = 10 * time.Minute
+	h100Class = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
+)
+
+func TestMain(m *testing.M) { controllertest.Main(m) }
+
+// env is the API server of a test.
+type env struct{ *controllertest.Env }
+
+func newEnv(t testing.TB, objects ...runtime.Object) *env {
+	return &env{controllertest.New(t, objects...)}
+}
+
+func get[T any](e *env, resource, name string) *T {
+	return controllertest.Get[T](e.Env, resource, name)
+}
+
+type request = controllertest.Request
+
+var slicesAt, machine, pass = controllertest.SlicesAt, controllertest.Machine, controllertest.Pass
+
+// start runs an instance that leads or not, until stop is called.
+func (e *env) start(leads bool, path *ReviewPath) (k *Keeper, stop func()) {
+	e.T.Helper()
+	cluster := controller.New(slicetest.Driver, e.Client(), controller.Options{
+		LabelNodes: true, Grace: grace,
+		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"},
+	})
+	k = NewKeeper(New(slicetest.Driver, e.Dynamic(), e.Client().ResourceV1(), cluster, path), cluster)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	parts := []func(context.Context) error{cluster.Observe}
+	if leads {
+		parts = append(parts, cluster.Lead, k.Run)
+	}
+	for _, part := range parts {
+		wg.Go(func() {
+			if err := part(ctx); err != nil {
+				e.T.Error(err)
+			}
+		})
+	}
+	return k, func() {
+		cancel()
+		wg.Wait()
+	}
+}
 
 func (e *env) budget(namespace string) *v1alpha1.GPUBudget {
 	e.T.Helper()
@@ -89,13 +145,12 @@ func withBudgets(t *testing.T, do func(*testing.T, *env, []*Budgets)) {
 			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		}}}
 		e.Put(class)
-		on := func(o *Options) { o.Budgets = e.Dynamic() }
-		leader, stop := e.start(on)
+		leader, stop := e.start(true, nil)
 		defer stop()
-		other, stopOther := e.startAs(false, on)
+		other, stopOther := e.start(false, nil)
 		defer stopOther()
 		pass(time.Second)
-		do(t, e, []*Budgets{leader.Budgets(), other.Budgets()})
+		do(t, e, []*Budgets{leader.Budgets, other.Budgets})
 	})
 }
 
@@ -405,7 +460,7 @@ func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
 		e.PutBudget("team-a", "9")
 		pass(time.Second)
-		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
+		k := &Keeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
 		claim := newClaim("team-a", "a", h100Class, 1)
 		claim.ResourceVersion = "1000000"
 		b := e.budget("team-a")
@@ -421,16 +476,16 @@ func TestBudgets_HandlersAreLate_VersionCoversTheCountedClaims(t *testing.T) {
 func TestCluster_Budgets_HaveUseAndLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
-		c, stop := e.start(func(o *Options) { o.Budgets = e.Dynamic() })
+		k, stop := e.start(true, nil)
 		defer stop()
 		pass(time.Second)
 		e.PutBudget("team-a", "2500m")
 		e.Put(newClaim("team-a", "a", h100Class, 1))
 		pass(time.Second)
-		now, ok := c.Cluster()
+		now := k.Metrics()
 		want := []metrics.Budget{{Namespace: "team-a", Limit: "gpus", Used: 1, Hard: 2.5}}
-		if !ok || !slices.Equal(now.Budgets, want) {
-			t.Errorf("%+v, want %+v", now.Budgets, want)
+		if !slices.Equal(now, want) {
+			t.Errorf("%+v, want %+v", now, want)
 		}
 	})
 }
@@ -441,7 +496,7 @@ func TestBudgets_ClaimNotCountedInTime_UseStays(t *testing.T) {
 		e.Put(newClaim("team-a", "c", h100Class, 4))
 		e.PutBudget("team-a", "8")
 		pass(time.Second)
-		k := &budgetKeeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
+		k := &Keeper{Budgets: instances[0], costs: map[types.UID]lastCost{}}
 		claim := newClaim("team-a", "c", h100Class, 4)
 		claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.attributes["gpu.nvidia.com"].index >= 0`, // No earlier answer helps.
@@ -542,4 +597,38 @@ func TestBudgets_NamespacesComeAndGo_NoDeskStays(t *testing.T) {
 			b.mu.Unlock()
 		}
 	})
+}
+
+// TestBudgets_LargeClaims_CostTheirDevices has claims that the cache does not keep whole: one waits, and one has a device. Another
+// leader, which lists the claims itself, counts the same.
+func TestBudgets_LargeClaims_CostTheirDevices(t *testing.T) {
+	withBudgets(t, func(t *testing.T, e *env, instances []*Budgets) {
+		e.Put(controllertest.Class("any-partition", controllertest.AnyPartition))
+		waits := controllertest.Padded(newClaim("team-a", "waits", "any-partition", 1), `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)
+		held := controllertest.Padded(newClaim("team-a", "held", "any-partition", 1))
+		held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+			{Request: "r", Driver: slicetest.Driver, Pool: "n1/gpu", Device: controllertest.PartitionOf(t, "2g-20gb")},
+		}}}
+		e.Put(waits)
+		e.Put(held)
+		e.PutBudget("team-a", "4")
+		pass(time.Second)
+		if got := used(e.budget("team-a")); got != "375m" {
+			t.Errorf("%s used, want an eighth and two eighths", got)
+		}
+		e.Put(controllertest.PaddedClass("any-partition", controllertest.AnyPartition))
+		pass(time.Second)
+		if denied := e.ask(instances[0], newClaim("team-a", "new", "any-partition", 1)); !strings.Contains(denied, "too large to judge") {
+			t.Errorf("a claim of a class that cannot be judged: %q", denied)
+		}
+	})
+}
+
+// TestInformers_LargestObjects_LittleMemory covers each field that is an informer. The schema limits a GPUBudget.
+func TestInformers_LargestObjects_LittleMemory(t *testing.T) {
+	client := fake.NewClientset()
+	cluster := controller.New(slicetest.Driver, client, controller.Options{})
+	k := NewKeeper(New(slicetest.Driver, dynamicfake.NewSimpleDynamicClient(scheme.Scheme), client.ResourceV1(), cluster, nil), cluster)
+	k.cluster = nil // The controller's own test covers it.
+	boundedtest.Check(t, k, "*unstructured.Unstructured")
 }

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"fmt"
@@ -19,10 +19,9 @@ import (
 
 	"gpu-dra-driver/api/budget/v1alpha1"
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
@@ -43,25 +42,28 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// fixed is a view that does not change.
+type fixed struct{ of *admission.ClusterView }
+
+// ClusterView implements viewer.
+func (f fixed) ClusterView() *admission.ClusterView { return f.of }
+
 // BenchmarkBudgets_FiveThousandNodes measures reviews under a budget, and the count of 50,000 claims in 50 namespaces with
 // budgets. The API server is in memory, so a write to etcd comes on top.
 func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	const nodeCount, claimCount, namespaces = 5000, 50_000, 50
 	e := newEnv(b)
 	shapes := &pool.Shapes{}
-	index := read.SliceInformer(e.Client(), slicetest.Driver, shapes).GetIndexer()
-	n := newNodes(index, grace, []gpu.Kind{gpu.KindGroup, gpu.KindMonitor})
+	var pools []pool.Pool
 	makes := []string{"hgx-h100", "l40s-4", "t4-1"}
 	for i := range nodeCount {
 		node := fmt.Sprintf("n%04d", i)
 		profile := makes[min(i%10, 2)] // A tenth has H100, and a tenth L40S.
+		var all []*pool.Slice
 		for _, s := range slicesAt(b, profile, node, 0) {
-			one := shapes.Trim(s)
-			if err := index.Add(&one); err != nil {
-				b.Fatal(err)
-			}
+			all = append(all, new(shapes.Trim(s)))
 		}
-		n.invalidate(node)
+		pools = append(pools, pool.Of(all))
 	}
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}
@@ -71,10 +73,12 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	if err := classes.Add(class); err != nil {
 		b.Fatal(err)
 	}
-	k := newViewKeeper(slicetest.Driver, n, classes, true)
-	view := fixed{k.current.Load()}
-	resources := e.Client().ResourceV1()
-	reviews := newBudgets(slicetest.Driver, e.Dynamic(), resources, view)
+	var distinct []pool.Pool
+	for p := range pool.Distinct(pools) {
+		distinct = append(distinct, p)
+	}
+	view := fixed{admission.NewClusterView(slicetest.Driver, ask.Following(classes), distinct)}
+	reviews := New(slicetest.Driver, e.Dynamic(), e.Client().ResourceV1(), view, nil)
 	e.PutBudget("team-a", "1000000")
 	keep := func(namespace string) {
 		found := e.budget(namespace)
@@ -147,7 +151,7 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 	}
 	b.Run("count", func(b *testing.B) {
 		for b.Loop() {
-			in := budget.PoolsOf(n.Pools())
+			in := budget.PoolsOf(pools)
 			of := map[string]budget.Counted{}
 			for _, claim := range claims {
 				c, ok := of[claim.Namespace]

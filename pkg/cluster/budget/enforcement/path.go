@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
@@ -41,6 +42,8 @@ const (
 	lateReview = 2 * time.Second
 	// pathWrite limits a write.
 	pathWrite = 10 * time.Second
+	// checkInterval is the interval of checks of the configuration, pathRetry the pause after an error.
+	checkInterval, pathRetry = time.Hour, 5 * time.Second
 )
 
 // ReviewPath is the secret path of reviews under GPU budgets. Such reviews write, so only API servers may send them,
@@ -118,7 +121,7 @@ func (p *ReviewPath) Renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.wanted = true
-	Trigger(p.changed)
+	controller.Trigger(p.changed)
 }
 
 // Synced returns an error until the configuration was read.
@@ -149,23 +152,23 @@ func (p *ReviewPath) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	// A write that hangs must not keep this instance from knowing the path that another one wrote.
-	if err := On(p.configs, func(config *admissionv1.ValidatingWebhookConfiguration, gone bool) {
+	if err := controller.On(p.configs, func(config *admissionv1.ValidatingWebhookConfiguration, gone bool) {
 		if gone {
 			config = nil
 		}
 		p.observe(config)
-		Trigger(p.changed)
+		controller.Trigger(p.changed)
 	}); err != nil {
 		return err
 	}
 	if !read.Start(ctx, &wg, p.configs) {
 		return nil
 	}
-	Repeat(ctx, p.changed, 0, func() time.Duration {
+	controller.Repeat(ctx, p.changed, 0, func() time.Duration {
 		again, err := p.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The path of reviews under GPU budgets stays")
-			return retryInterval
+			return pathRetry
 		}
 		return again
 	})
@@ -195,7 +198,7 @@ func pathOf(s *admissionv1.ServiceReference) string {
 // secretPath reports whether a path is one of newPath. Others are the chart's, or those of an administrator, which can
 // be guessed.
 func secretPath(path string) bool {
-	text, found := strings.CutPrefix(path, BudgetPath+"/")
+	text, found := strings.CutPrefix(path, Path+"/")
 	data, err := hex.DecodeString(text)
 	return found && err == nil && len(data) == pathBytes
 }
@@ -204,7 +207,7 @@ func secretPath(path string) bool {
 func newPath() string {
 	secret := make([]byte, pathBytes)
 	_, _ = rand.Read(secret) // It never fails.
-	return BudgetPath + "/" + hex.EncodeToString(secret)
+	return Path + "/" + hex.EncodeToString(secret)
 }
 
 // observe accepts the paths of a configuration, which is nil if there is none.

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"context"
@@ -23,17 +23,19 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
-// budgetKeeper counts the claims of namespaces with a budget, on the leader.
-type budgetKeeper struct {
+// Keeper counts the claims of namespaces with a budget, on the leader.
+type Keeper struct {
 	*Budgets
-	nodes           *nodes
-	budgets, claims cache.SharedIndexInformer
+	cluster *controller.Controller
+	budgets cache.SharedIndexInformer
 
 	mu sync.Mutex
 	// dirty are the namespaces to count. seen is the newest resourceVersion of a claim that the handlers have received:
@@ -47,14 +49,23 @@ type budgetKeeper struct {
 	// ages has the ages of reservations by namespace. renewed is when the path of reviews was last renewed.
 	ages    map[string]budget.Ages
 	renewed time.Time
+	// last is the view of the last pass. With another one, the costs can differ.
+	last *admission.ClusterView
 }
 
-func (c *Controller) newBudgetKeeper(claims cache.SharedIndexInformer) *budgetKeeper {
-	return &budgetKeeper{
-		Budgets: c.budgets, nodes: c.nodes, claims: claims,
-		budgets: read.Informer(c.budgets.client, c.budgets.client, "", &unstructured.Unstructured{}, trimBudget),
-		dirty:   sets.New[string](), wake: make(chan struct{}, 1), costs: map[types.UID]lastCost{}, ages: map[string]budget.Ages{},
+// NewKeeper returns a Keeper beside a controller, which it follows. The controller does not run yet.
+func NewKeeper(b *Budgets, cluster *controller.Controller) *Keeper {
+	k := &Keeper{
+		Budgets: b,
+		cluster: cluster,
+		budgets: read.Informer(b.client, b.client, "", &unstructured.Unstructured{}, trimBudget),
+		dirty:   sets.New[string](),
+		wake:    make(chan struct{}, 1),
+		costs:   map[types.UID]lastCost{},
+		ages:    map[string]budget.Ages{},
 	}
+	cluster.Follow(k.wake)
+	return k
 }
 
 func trimBudget(object any) (any, error) {
@@ -66,38 +77,39 @@ func trimBudget(object any) (any, error) {
 }
 
 const (
-	// budgetPause is the time for which changes of claims are collected.
-	budgetPause = 50 * time.Millisecond
-	// budgetRetry is the pause after a failed write, and budgetInterval the pause between looks at old reservations.
-	budgetRetry, budgetInterval = 500 * time.Millisecond, 30 * time.Second
+	// pause is the time for which changes of claims are collected.
+	pause = 50 * time.Millisecond
+	// retry is the pause after a failed write, and interval the pause between looks at old reservations.
+	retry, interval = 500 * time.Millisecond, 30 * time.Second
 	// forgetInterval is the time for which the cost of a claim that is gone is remembered.
 	forgetInterval = 5 * time.Minute
 )
 
-// run keeps the status of all budgets up to date until the context ends.
-func (k *budgetKeeper) run(ctx context.Context) {
+// Run keeps the status of all budgets up to date until the context ends. Only the leader runs it.
+func (k *Keeper) Run(ctx context.Context) error {
 	if err := errors.Join(
-		On(k.claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
-		On(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
+		controller.On(k.cluster.Claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
+		controller.On(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
 	); err != nil {
-		return // It fails only after the end.
+		return nil // It fails only after the end.
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if !read.Start(ctx, &wg, k.budgets) {
-		return
+	if !read.Start(ctx, &wg, k.budgets) || !cache.WaitForCacheSync(ctx.Done(), k.cluster.Claims.HasSynced) {
+		return nil
 	}
-	Repeat(ctx, k.wake, budgetPause, func() time.Duration {
+	controller.Repeat(ctx, k.wake, pause, func() time.Duration {
 		if err := k.pass(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "A GPU budget was not counted; trying again")
-			return budgetRetry
+			return retry
 		}
-		return budgetInterval
+		return interval
 	})
+	return nil
 }
 
 // changed has a namespace counted. version belongs to a claim, or is empty.
-func (k *budgetKeeper) changed(namespace, version string) {
+func (k *Keeper) changed(namespace, version string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if version != "" && older(k.seen, version) {
@@ -107,11 +119,11 @@ func (k *budgetKeeper) changed(namespace, version string) {
 		return // The common case: no budget.
 	}
 	k.dirty.Insert(namespace)
-	Trigger(k.wake)
+	controller.Trigger(k.wake)
 }
 
-func (k *budgetKeeper) known(namespace string) bool {
-	_, exists, _ := k.budgets.GetStore().GetByKey(claimKey(namespace, v1alpha1.Name))
+func (k *Keeper) known(namespace string) bool {
+	_, exists, _ := k.budgets.GetStore().GetByKey(cache.NewObjectName(namespace, v1alpha1.Name).String())
 	return exists
 }
 
@@ -124,20 +136,8 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// all has all namespaces counted: the cluster has changed, and with it the costs.
-func (k *budgetKeeper) all() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
-		k.dirty.Insert(u.GetNamespace())
-	}
-	if k.dirty.Len() > 0 {
-		Trigger(k.wake)
-	}
-}
-
 // pass counts the namespaces that have changed, and those with old reservations.
-func (k *budgetKeeper) pass(ctx context.Context) error {
+func (k *Keeper) pass(ctx context.Context) error {
 	now := time.Now()
 	budgets := map[string]*v1alpha1.GPUBudget{}
 	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
@@ -161,22 +161,24 @@ func (k *budgetKeeper) pass(ctx context.Context) error {
 		k.renewed = now
 		k.path.Renew()
 	}
+	view := k.view.ClusterView()
 	for namespace, b := range budgets {
 		k.ages[namespace] = k.ages[namespace].Next(b, now)
-		if len(k.ages[namespace].Old(b, now)) > 0 || b.Status.CountedVersion == "" {
+		if view != k.last || len(k.ages[namespace].Old(b, now)) > 0 || b.Status.CountedVersion == "" {
 			dirty.Insert(namespace)
 		}
 	}
+	k.last = view
 	if len(budgets) == 0 || dirty.Len() == 0 {
 		return nil
 	}
 	claims := map[string][]*resourceapi.ResourceClaim{}
-	for _, claim := range read.All[*resourceapi.ResourceClaim](k.claims.GetStore()) {
+	for _, claim := range read.All[*resourceapi.ResourceClaim](k.cluster.Claims.GetStore()) {
 		if dirty.Has(claim.Namespace) && budgets[claim.Namespace] != nil {
 			claims[claim.Namespace] = append(claims[claim.Namespace], claim)
 		}
 	}
-	pools := budget.PoolsOf(k.nodes.Pools())
+	pools := budget.PoolsOf(k.cluster.Pools())
 	if now.Sub(k.forgot) > forgetInterval {
 		k.forgot = now
 		k.forget()
@@ -196,7 +198,7 @@ func (k *budgetKeeper) pass(ctx context.Context) error {
 }
 
 // count writes the status of a budget, if it changes.
-func (k *budgetKeeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims []*resourceapi.ResourceClaim, seen string, pools budget.Pools, now time.Time) error {
+func (k *Keeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims []*resourceapi.ResourceClaim, seen string, pools budget.Pools, now time.Time) error {
 	if seen == "" || older(seen, b.Status.CountedVersion) {
 		// An earlier leader, or a list, has seen more than the cache of this one.
 		var err error
@@ -253,13 +255,13 @@ func same(a, b v1alpha1.Status) bool {
 }
 
 // list reads the claims of a namespace from the API server, and keeps as little of them as the cache.
-func (k *budgetKeeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
+func (k *Keeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
 	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize}, k.resources.ResourceClaims(namespace).List) {
 		if err != nil {
 			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
 		}
 		for i := range page.Items {
-			trimmed, _ := TrimClaim(page.Items[i].DeepCopy()) // Of a page nothing else stays.
+			trimmed, _ := controller.TrimClaim(page.Items[i].DeepCopy()) // Of a page nothing else stays.
 			if claim, ok := bounded.Keep(trimmed).(*resourceapi.ResourceClaim); ok {
 				claims = append(claims, claim)
 			}
@@ -280,7 +282,7 @@ type lastCost struct {
 
 // charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of
 // it. The error is budget.ErrTime.
-func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) (budget.Charge, error) {
+func (k *Keeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) (budget.Charge, error) {
 	counter := k.Budgets.count()
 	known, counted := k.costs[claim.UID]
 	if counted && known.version == claim.ResourceVersion && (known.by == nil || known.by == counter) {
@@ -315,7 +317,7 @@ func (k *budgetKeeper) charge(ctx context.Context, claim *resourceapi.ResourceCl
 
 // devices returns the requests of a claim. Those of one that is too large for the cache are read, once for each
 // version: its cost without its selectors and amounts would be another one.
-func (k *budgetKeeper) devices(ctx context.Context, claim *resourceapi.ResourceClaim) (resourceapi.DeviceClaim, error) {
+func (k *Keeper) devices(ctx context.Context, claim *resourceapi.ResourceClaim) (resourceapi.DeviceClaim, error) {
 	if !bounded.TooLarge(claim) {
 		return claim.Spec.Devices, nil
 	}
@@ -330,9 +332,9 @@ func (k *budgetKeeper) devices(ctx context.Context, claim *resourceapi.ResourceC
 }
 
 // forget drops the costs of claims that are gone.
-func (k *budgetKeeper) forget() {
+func (k *Keeper) forget() {
 	known := sets.New[types.UID]()
-	for _, claim := range read.All[*resourceapi.ResourceClaim](k.claims.GetStore()) {
+	for _, claim := range read.All[*resourceapi.ResourceClaim](k.cluster.Claims.GetStore()) {
 		known.Insert(claim.UID)
 	}
 	for uid := range k.costs {
@@ -342,8 +344,11 @@ func (k *budgetKeeper) forget() {
 	}
 }
 
-// metrics returns the use of all budgets.
-func (k *budgetKeeper) metrics() (out []metrics.Budget) {
+// maxSeries limits the series of metrics.
+const maxSeries = 1000
+
+// Metrics returns the use of all budgets; none on an instance that does not lead.
+func (k *Keeper) Metrics() (out []metrics.Budget) {
 	for _, u := range read.All[*unstructured.Unstructured](k.budgets.GetStore()) {
 		b, err := budgetOf(u)
 		if err != nil {
@@ -354,5 +359,5 @@ func (k *budgetKeeper) metrics() (out []metrics.Budget) {
 		}
 	}
 	slices.SortFunc(out, metrics.Budget.Compare)
-	return out[:min(len(out), maxKinds)]
+	return out[:min(len(out), maxSeries)]
 }

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"cmp"
@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
@@ -33,6 +32,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/budget"
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/metrics"
 )
 
 // Budgets reviews the creation of claims under GPU budgets, on every instance. It writes a reservation into the budget
@@ -56,10 +57,32 @@ type viewCounter struct {
 	*budget.Counter
 }
 
-func newBudgets(driver string, client dynamic.Interface, resources resourcev1.ResourceV1Interface, view viewer) *Budgets {
+// viewer has the current view of the cluster.
+type viewer interface {
+	ClusterView() *admission.ClusterView
+}
+
+// New returns the reviews of a driver. Without a path, they need a client certificate.
+func New(driver string, client dynamic.Interface, resources resourcev1.ResourceV1Interface, view viewer, path *ReviewPath) *Budgets {
 	return &Budgets{
-		driver: driver, client: client.Resource(v1alpha1.GroupVersionResource(driver)), resources: resources, view: view, desks: map[string]*desk{},
+		driver: driver, client: client.Resource(v1alpha1.GroupVersionResource(driver)), resources: resources, view: view, path: path,
+		desks: map[string]*desk{},
 	}
+}
+
+// Path is the path of reviews in the chart.
+const Path = "/budget"
+
+// Webhooks returns the handlers of the reviews by path.
+func (b *Budgets) Webhooks(m *metrics.Reviews) map[string]http.Handler {
+	reviewed := controller.Webhook(b, m, "budget", true)
+	if b.path != nil {
+		reviewed = b.path.Only(reviewed)
+	} else {
+		reviewed = controller.OnlyClients(reviewed)
+	}
+	// Without a path in the configuration, API servers use /.
+	return map[string]http.Handler{Path: reviewed, Path + "/": reviewed, "/{$}": reviewed}
 }
 
 // count returns the counter of the current view.
@@ -405,9 +428,4 @@ func copyOf(b *v1alpha1.GPUBudget) *v1alpha1.GPUBudget {
 	out.Status.Reservations = append([]v1alpha1.Reservation(nil), b.Status.Reservations...)
 	out.Status.Conditions = append([]metav1.Condition(nil), b.Status.Conditions...)
 	return &out
-}
-
-// claimKey names a claim.
-func claimKey(namespace, name string) string {
-	return types.NamespacedName{Namespace: namespace, Name: name}.String()
 }

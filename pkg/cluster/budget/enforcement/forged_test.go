@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package enforcement
 
 import (
 	"crypto/tls"
@@ -25,6 +25,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/metrics"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -84,8 +85,11 @@ func send(h http.Handler, method, path, body string) *httptest.ResponseRecorder 
 // serverOf returns the paths of an instance as its server has them.
 func serverOf(b *Budgets) http.Handler {
 	mux := http.NewServeMux()
-	for path, h := range Webhooks(b.view, b, metrics.NewReviews(prometheus.NewRegistry(), "v"), false) {
-		mux.Handle(path, h)
+	m := metrics.NewReviews(prometheus.NewRegistry(), "v")
+	for _, handlers := range []map[string]http.Handler{controller.Webhooks(b.view, m, false), b.Webhooks(m)} {
+		for path, h := range handlers {
+			mux.Handle(path, h)
+		}
 	}
 	if b.path != nil {
 		return b.path.Watch(mux)
@@ -103,7 +107,7 @@ func TestWebhooks_ForgedReview_ChangesNothing(t *testing.T) {
 				template.Spec.Spec = newClaim("", "", h100Class, 3).Spec
 				e.Put(template)
 				paths := []string{
-					AdmitPath, AdvisePath, BudgetPath, BudgetPath + "/", BudgetPath + "/x", BudgetPath + "/" + strings.Repeat("0", 2*pathBytes), "/", "/convert",
+					controller.AdmitPath, controller.AdvisePath, Path, Path + "/", Path + "/x", Path + "/" + strings.Repeat("0", 2*pathBytes), "/", "/convert",
 					"/metrics", "/healthz", "/debug/pprof/",
 				}
 				if !certificates {
@@ -117,7 +121,7 @@ func TestWebhooks_ForgedReview_ChangesNothing(t *testing.T) {
 					if slices.Contains(paths, now) {
 						t.Fatal("the path was not renewed")
 					}
-					paths = append(paths, now[:len(now)-1], now+"0", now+"/", strings.ToUpper(now), BudgetPath+now, "/"+now[len(BudgetPath)+1:], AdmitPath+now[len(BudgetPath):])
+					paths = append(paths, now[:len(now)-1], now+"0", now+"/", strings.ToUpper(now), Path+now, "/"+now[len(Path)+1:], controller.AdmitPath+now[len(Path):])
 				}
 				pass(time.Second)
 				server := serverOf(instances[1])
@@ -130,7 +134,7 @@ func TestWebhooks_ForgedReview_ChangesNothing(t *testing.T) {
 							if after := e.allOf(instances[1]); !slices.Equal(before, after) {
 								t.Fatalf("%s %s: %s: (-before +after)\n%s", method, path, name, cmp.Diff(before, after))
 							}
-							if text := answer.Body.String(); strings.Contains(text, "of 2") || strings.HasPrefix(path, BudgetPath) && answer.Code < 300 {
+							if text := answer.Body.String(); strings.Contains(text, "of 2") || strings.HasPrefix(path, Path) && answer.Code < 300 {
 								t.Fatalf("%s %s: %s: the answer is %d: %s", method, path, name, answer.Code, text)
 							}
 						}
@@ -155,7 +159,7 @@ func TestWebhooks_APIServersReview_Reserves(t *testing.T) {
 		if answer := send(serverOf(instances[0]), http.MethodPost, e.reviewPath(t)+"?timeout=5s", body); answer.Code != http.StatusOK || used(e.budget("team-a")) != "1" {
 			t.Errorf("%d: %s, %s used", answer.Code, answer.Body, used(e.budget("team-a")))
 		}
-		for _, path := range []string{BudgetPath, e.reviewPath(t)} { // The second one is from a time without a client authority.
+		for _, path := range []string{Path, e.reviewPath(t)} { // The second one is from a time without a client authority.
 			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.ReplaceAll(body, "forged", "second")))
 			r.Header.Set("Content-Type", "application/json")
 			r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{}}}
@@ -172,24 +176,24 @@ func TestWebhooks_APIServersReview_Reserves(t *testing.T) {
 func TestController_OtherPorts_ChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "n1", 0)...)
-		c, stop := e.start(func(o *Options) { o.Budgets = e.Dynamic() })
+		k, stop := e.start(true, nil)
 		defer stop()
 		e.PutBudget("team-a", "2")
 		pass(time.Minute)
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(metrics.Clusters(c.Cluster))
+		registry.MustRegister(metrics.Clusters(k.cluster.Cluster), metrics.Budgets(k.Metrics))
 		path := NewReviewPath(e.Client(), slicetest.Driver, "config")
-		before := e.allOf(c.Budgets())
+		before := e.allOf(k.Budgets)
 		for range 10 {
 			if _, err := registry.Gather(); err != nil {
 				t.Error(err)
 			}
-			if err := errors.Join(c.Synced(), path.Synced()); err == nil {
+			if err := errors.Join(k.cluster.Synced(), path.Synced()); err == nil {
 				t.Error("a path that was not read is ready")
 			}
 		}
 		pass(time.Second)
-		if diff := cmp.Diff(before, e.allOf(c.Budgets())); diff != "" {
+		if diff := cmp.Diff(before, e.allOf(k.Budgets)); diff != "" {
 			t.Errorf("(-before +after)\n%s", diff)
 		}
 	})

@@ -1,0 +1,23 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"gpu-dra-driver/pkg/cluster/preempt"
+)
+
+// addPreemption adds the evictions for pods of higher priority.
+func addPreemption(p *program) error {
+	if !p.Preemption {
+		return nil
+	}
+	return p.Add(manager.RunnableFunc(preempt.New(p.client, p.rules, p.control, p.recorder, preempt.Options{
+		Driver:     p.DriverName,
+		Violate:    p.ViolateBudgets,
+		Namespaces: append(p.ExemptNamespaces, p.PodNamespace),
+		Classes:    p.ExemptClasses,
+	}).Run))
+}
