@@ -222,6 +222,9 @@ func (k *Keeper) asked(ctx context.Context) (asked, everywhere []string, waiting
 	k.mu.Lock()
 	asks := k.asks.All()
 	k.mu.Unlock()
+	if !k.SharesOnDemand {
+		asks = append(asks, objects.Ask{Held: demand.Shares, Everywhere: true})
+	}
 	c := objects.Cluster{Driver: k.Driver, Classes: read.All[*resourceapi.DeviceClass](k.cluster.Classes.GetIndexer()), Asked: asks}
 	for kind := range pool.Publishers(k.cluster.Partitioned()) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
@@ -229,18 +232,7 @@ func (k *Keeper) asked(ctx context.Context) (asked, everywhere []string, waiting
 		}
 	}
 	slices.Sort(c.Known)
-	asked, everywhere = c.Demand(k.selectors.Read), c.Everywhere().Demand(k.selectors.Read)
-	if !k.SharesOnDemand {
-		asked, everywhere = with(asked, demand.Shares), with(everywhere, demand.Shares)
-	}
-	return asked, everywhere, k.waiting(ctx, c)
-}
-
-func with(all []string, one string) []string {
-	if slices.Contains(all, one) {
-		return all
-	}
-	return append(all, one)
+	return c.Demand(k.selectors.Read), c.Everywhere().Demand(k.selectors.Read), k.waiting(ctx, c)
 }
 
 func trimTemplate(object any) (any, error) {

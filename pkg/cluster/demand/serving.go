@@ -36,6 +36,8 @@ type podKind struct {
 	asks      []objects.Ask
 	// tried means that the scheduler found no node for one of them.
 	tried bool
+	// key is equal for pods of one kind.
+	key string
 }
 
 // manyKinds is the number of kinds of pods whose nodes are found, and manyNodes limits the nodes that are looked at for
@@ -66,12 +68,14 @@ func (k *Keeper) podKinds() []*podKind {
 		if len(one.asks) == 0 {
 			continue
 		}
-		key := one.key()
-		if known := all[key]; known == nil {
-			all[key] = one
-		} else {
-			known.tried = known.tried || one.tried
+		one.key = fmt.Sprintf("%v %d", one.asks, waiting.NodesKey(pod))
+		for _, c := range one.allocated {
+			one.key += " " + string(c.UID)
 		}
+		if known := all[one.key]; known != nil {
+			one.tried = one.tried || known.tried
+		}
+		all[one.key] = one
 	}
 	rank := func(one *podKind) int {
 		if one.tried {
@@ -79,23 +83,9 @@ func (k *Keeper) podKinds() []*podKind {
 		}
 		return 1
 	}
-	keys := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(rank(all[a])-rank(all[b]), strings.Compare(a, b))
+	return slices.SortedFunc(maps.Values(all), func(a, b *podKind) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a.key, b.key))
 	})
-	out := make([]*podKind, len(keys))
-	for i, key := range keys {
-		out[i] = all[key]
-	}
-	return out
-}
-
-// key is equal for pods of one kind.
-func (k *podKind) key() string {
-	out := fmt.Sprintf("%v %d", k.asks, waiting.NodesKey(k.pod))
-	for _, c := range k.allocated {
-		out += " " + string(c.UID)
-	}
-	return out
 }
 
 // waiting returns the pods without a node, by what they wait for.

@@ -52,10 +52,31 @@ func results(object any) []resourceapi.DeviceRequestAllocationResult {
 	return claim.Status.Allocation.Devices.Results
 }
 
+// holds returns the allocated device of this driver, and what it counts for: a profile, demand.Groups, demand.Monitors or
+// demand.Shares. Another driver's counts for nothing.
+func holds(r resourceapi.DeviceRequestAllocationResult, driver string) (device gpu.Device, what []string) {
+	device, err := gpu.ParseName(r.Device)
+	if r.Driver != driver || err != nil {
+		return gpu.Device{}, nil
+	}
+	switch device.Kind {
+	case gpu.KindMonitor:
+		return device, []string{demand.Monitors}
+	case gpu.KindGroup:
+		what = append(what, demand.Groups)
+	case gpu.KindMIG:
+		what = append(what, device.Profile)
+	}
+	if r.ShareID != nil {
+		what = append(what, demand.Shares)
+	}
+	return device, what
+}
+
 func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driver string, n int) {
 	for _, r := range results {
-		device, err := gpu.ParseName(r.Device)
-		if r.Driver != driver || err != nil || device.Kind == gpu.KindMonitor {
+		device, held := holds(r, driver)
+		if device.Kind == "" || device.Kind == gpu.KindMonitor {
 			continue
 		}
 		if h.nodes == nil {
@@ -67,26 +88,15 @@ func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driv
 			of = &Held{devices: map[gpu.Device]int{}, what: map[string]int{}}
 			h.nodes[node] = of
 		}
-		of.add(device, n)
 		h.changes++
 		of.changed = h.changes
-		if r.ShareID != nil {
-			count(of.what, demand.Shares, n)
+		count(of.devices, device, n)
+		for _, what := range held {
+			count(of.what, what, n)
 		}
 		if len(of.devices) == 0 {
 			delete(h.nodes, node)
 		}
-	}
-}
-
-func (h *Held) add(device gpu.Device, n int) {
-	count(h.devices, device, n)
-	what := device.Profile
-	if device.Kind == gpu.KindGroup {
-		what = demand.Groups
-	}
-	if what != "" {
-		count(h.what, what, n)
 	}
 }
 

@@ -8,11 +8,9 @@
 package objects
 
 import (
-	"cmp"
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,9 +42,14 @@ type Ask struct {
 	Held string
 }
 
-// AsksOf returns what a claim, a template or a pod asks for, each thing once and in order. A claim or template that is
+// AsksOf returns what a claim, a template or a pod asks for, each thing once. A claim or template that is
 // too large to judge asks for nothing, because its selectors are unknown; its devices count.
 func AsksOf(object any, driver string) (out []Ask) {
+	add := func(a Ask) {
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
 	requests := func(of runtime.Object, devices resourceapi.DeviceClaim) {
 		if bounded.TooLarge(of) {
 			return
@@ -66,44 +69,26 @@ func AsksOf(object any, driver string) (out []Ask) {
 			if all := selector.Expressions(r.Selectors); len(all) > 0 {
 				a.Selectors = "\x00" + strings.Join(all, "\x00")
 			}
-			out = append(out, a)
+			add(a)
 		}
 	}
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
 		requests(o, o.Spec.Devices)
-		if o.Status.Allocation == nil {
-			break
-		}
-		for _, r := range o.Status.Allocation.Devices.Results {
-			held, err := gpu.ParseName(r.Device)
-			if r.Driver == driver && err == nil && held.Kind != gpu.KindMonitor && r.ShareID != nil {
-				out = append(out, Ask{Held: demand.Shares})
-			}
-			switch {
-			case r.Driver != driver || err != nil:
-			case held.Kind == gpu.KindMIG:
-				out = append(out, Ask{Held: held.Profile})
-			case held.Kind == gpu.KindGroup:
-				out = append(out, Ask{Held: demand.Groups})
-			case held.Kind == gpu.KindMonitor:
-				out = append(out, Ask{Held: demand.Monitors})
+		for _, r := range results(o) {
+			_, held := holds(r, driver)
+			for _, what := range held {
+				add(Ask{Held: what})
 			}
 		}
 	case *resourceapi.ResourceClaimTemplate:
 		requests(o, o.Spec.Spec.Devices)
 	case *corev1.Pod:
 		for _, resource := range waiting.Resources(o) {
-			out = append(out, Ask{Resource: resource})
+			add(Ask{Resource: resource})
 		}
 	}
-	slices.SortFunc(out, func(a, b Ask) int {
-		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Selectors, b.Selectors),
-			strings.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin)),
-			strings.Compare(strconv.FormatBool(a.Everywhere), strconv.FormatBool(b.Everywhere)),
-			strings.Compare(strconv.FormatBool(a.Part), strconv.FormatBool(b.Part)), cmp.Compare(a.Resource, b.Resource), strings.Compare(a.Held, b.Held))
-	})
-	return slices.Compact(out)
+	return out
 }
 
 // Asks counts the objects that ask for each thing, so that a pass over them does not depend on the number of objects.
