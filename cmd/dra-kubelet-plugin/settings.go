@@ -21,7 +21,6 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 )
 
 // settingsInterval is the poll interval of the settings file. It is mounted from a ConfigMap, which the kubelet
@@ -34,7 +33,7 @@ type sharingSettings struct {
 	reports notify.Reporter
 	changed notify.Trigger
 	// asked is nil if no controller says for which devices the cluster asks.
-	asked *publishing.Demand
+	asked follower
 
 	current   atomic.Pointer[sharing.Node]
 	lastData  []byte
@@ -44,24 +43,18 @@ type sharingSettings struct {
 	valid bool
 }
 
-// newDemand follows the cluster's demand; it returns nil if no controller publishes it.
-func newDemand(ctx context.Context, n *node) *publishing.Demand {
-	if n.DemandConfigMap == "" {
-		return nil
-	}
-	return publishing.NewDemand(ctx, n.client, n.DriverName, n.PodNamespace, n.DemandConfigMap, n.NodeName, n.events,
-		n.changed)
+// follower follows what the cluster asks for.
+type follower interface {
+	sharing.Demand
+	Run(ctx context.Context)
 }
 
 // newSharingSettings reads the file, if there is one. It fires changed after each change.
 func newSharingSettings(
-	c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Demand,
+	c flags.Config, reports notify.Reporter, changed notify.Trigger, asked follower,
 ) *sharingSettings {
 	s := &sharingSettings{path: c.SharingConfig, reports: reports, changed: changed, asked: asked}
-	first := sharing.Node{Name: c.NodeName, MPS: c.MPSDir != ""}
-	if asked != nil {
-		first.Demand = asked
-	}
+	first := sharing.Node{Name: c.NodeName, MPS: c.MPSDir != "", Demand: asked}
 	s.current.Store(&first)
 	if s.path != "" {
 		s.reload()

@@ -371,24 +371,24 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
 	},
 	{
-		Name: "a node with slices withdraws devices as if it were new", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Name: "a node with slices withdraws devices as if it were new", File: "pkg/node/demand/demand.go",
 		Old: "return err == nil && len(list.Items) == 0", New: "return err == nil && len(list.Items) >= 0",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
+		Package: "./pkg/node/demand", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
 	},
 	{
-		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/demand/demand.go",
 		Old: "case asked, a.asked == nil && !now.Before(a.freshEnd), a.alone:", New: "case asked, a.alone:",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
+		Package: "./pkg/node/demand", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
 	},
 	{
-		Name: "without a controller a node waits for ever", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Name: "without a controller a node waits for ever", File: "pkg/node/demand/demand.go",
 		Old: "a.alone = time.Since(a.seen) >= aloneAfter", New: "a.alone = false",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
+		Package: "./pkg/node/demand", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
 	},
 	{
-		Name: "an API server that does not answer counts as no controller", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Name: "an API server that does not answer counts as no controller", File: "pkg/node/demand/demand.go",
 		Old: "if err != nil && !apierrors.IsNotFound(err) {\n\t\treturn\n\t}\n\tif err == nil && a.set(found)", New: "if err == nil && a.set(found)",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
+		Package: "./pkg/node/demand", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
 	},
 	{
 		Name: "groups that end are given to new claims", File: "pkg/node/resourceslices/group.go",
@@ -406,9 +406,9 @@ var pluginMutations = []Mutation{
 		Package: built, Test: "TestBuild_AnotherNodeHasTheOnePlacement_PlainGPUs",
 	},
 	{
-		Name: "a node withdraws its sample at once", File: "pkg/node/kubeletplugin/publishing/demand.go",
+		Name: "a node withdraws its sample at once", File: "pkg/node/demand/demand.go",
 		Old: "case time.Now().Before(a.sampleEnd):", New: "case false:",
-		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestDemand_SampleNodesChange_OnlyTheyPublishTheOne",
+		Package: "./pkg/node/demand", Test: "TestDemand_SampleNodesChange_OnlyTheyPublishTheOne",
 	},
 	{
 		Name: "GPU seconds are charged with what is held now", File: "pkg/node/usage/usage.go",

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package publishing
+package demand
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func atFresh(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &askedNode{t: t, client: fake.NewClientset(objects...)}
 		changed := notify.NewTrigger()
-		n.Demand = NewDemand(t.Context(), n.client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
+		n.Demand = New(t.Context(), n.client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			for ctx.Err() == nil {
@@ -150,7 +150,7 @@ func TestDemand_SlicesUnreadable_AllPublished(t *testing.T) {
 		client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("the API server is busy")
 		})
-		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("1g.10gb"); got != all {
 			t.Errorf("the placements are %v, want all", got)
 		}
@@ -234,7 +234,7 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 		old := configMap("1g.10gb")
 		time.Sleep(aloneAfter)
 		client := fake.NewClientset(old)
-		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("3g.40gb"); got != one {
 			t.Errorf("before the check: %v", got)
 		}
@@ -361,7 +361,7 @@ func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
 		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
-		a := NewDemand(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
+		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("1g.10gb"); got != all {
 			t.Errorf("%v", got)
 		}

@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package publishing
+// Package demand follows the ConfigMap with the devices that the cluster asks for, which pkg/cluster/demand writes.
+package demand
 
 import (
 	"context"
@@ -79,9 +80,9 @@ type Demand struct {
 	lastError string
 }
 
-// NewDemand reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
+// New reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
 // later change.
-func NewDemand(
+func New(
 	ctx context.Context, client kubernetes.Interface, driver, namespace, name, node string, reports notify.Reporter,
 	changed notify.Trigger,
 ) *Demand {
