@@ -48,7 +48,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "dra-controller manages a cluster's DeviceClasses and node labels, and validates claims.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
+		fmt.Fprint(stdout, "dra-controller manages a cluster's DeviceClasses and node labels, and validates "+
+			"claims.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-controller --help\n", err)
@@ -84,10 +85,19 @@ type program struct {
 	flags.Config
 	manager.Manager
 	client   kubernetes.Interface
+	custom   dynamic.Interface
 	rules    *read.Rules
 	control  *controller.Controller
 	recorder record.EventRecorder
-	ready    *healthz.Handler
+	reviews  *metrics.Reviews
+	webhooks map[string]http.Handler
+	// watcher sees all requests to the webhooks; it can be nil.
+	watcher watcher
+	ready   *healthz.Handler
+}
+
+type watcher interface {
+	Watch(h http.Handler) http.Handler
 }
 
 // serve constructs the controllers and runs them until the context ends.
@@ -137,28 +147,37 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		Config:   c,
 		Manager:  m,
 		client:   client,
+		custom:   custom,
 		rules:    read.NewRules(custom),
 		control:  control,
 		recorder: recorder,
+		reviews:  reviews,
+		webhooks: controller.Webhooks(control, reviews, c.DenyUnsatisfiable),
 	}
 	if err == nil && c.PodEvents {
 		o := podevents.Options{Driver: c.DriverName, NameOthers: c.NameOthers}
 		err = m.Add(manager.RunnableFunc(podevents.New(client, p.rules, control, o).Run))
 	}
-	p.ready = &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error { return control.Synced() }}}
-	webhooks := controller.Webhooks(control, reviews, c.DenyUnsatisfiable)
-	watch, failed := addBudgets(p, custom, webhooks, reviews)
-	err = errors.Join(err, failed, addDemand(p), addPreemption(p))
+	p.ready = &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error {
+		return control.Synced()
+	}}}
+	err = errors.Join(err, addDemand(p), addPreemption(p), addBudgets(p))
 	if err == nil && c.Webhook {
-		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
+		test := controller.SelfTest{
+			Checks:  checks(c, client, io.Discard),
+			Service: c.WebhookService,
+			Events:  recorder,
+			Report:  reviews.SetReachable,
+		}
 		err = errors.Join(
-			addWebhook(p, webhooks, watch),
+			addWebhook(p),
 			m.Add(manager.RunnableFunc(test.Run)),
 		)
 	}
 	if err == nil && c.HTTPEndpoint != "" {
 		mux := http.NewServeMux()
-		mux.Handle("/metrics", promhttp.HandlerFor(ctrlmetrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+		mux.Handle("/metrics", promhttp.HandlerFor(ctrlmetrics.Registry,
+			promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
 		err = addServer(m, "metrics", c.HTTPEndpoint, mux)
 	}
 	if err == nil && c.HealthEndpoint != "" {
@@ -178,8 +197,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-// addWebhook adds the server of the handlers. watch sees all requests.
-func addWebhook(p *program, handlers map[string]http.Handler, watch func(http.Handler) http.Handler) error {
+func addWebhook(p *program) error {
 	service := ""
 	if p.RotateCerts {
 		service = p.WebhookService
@@ -189,12 +207,12 @@ func addWebhook(p *program, handlers map[string]http.Handler, watch func(http.Ha
 		_, err := certificate.Get(nil)
 		return err
 	}
-	server, err := newWebhook(p.Config, fmt.Sprintf(":%d", p.WebhookPort), certificate.Get, handlers)
+	server, err := newWebhook(p.Config, fmt.Sprintf(":%d", p.WebhookPort), certificate.Get, p.webhooks)
 	if err != nil {
 		return err
 	}
-	if watch != nil {
-		server.Server.Handler = watch(server.Server.Handler)
+	if p.watcher != nil {
+		server.Server.Handler = p.watcher.Watch(server.Server.Handler)
 	}
 	return errors.Join(p.Add(always{certificate.Run}), p.Add(server))
 }
@@ -207,7 +225,8 @@ var (
 )
 
 func newWebhook(
-	c flags.Config, address string, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), handlers map[string]http.Handler,
+	c flags.Config, address string, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
+	handlers map[string]http.Handler,
 ) (*manager.Server, error) {
 	mux := http.NewServeMux()
 	for path, handler := range handlers {
@@ -275,7 +294,12 @@ func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writ
 
 func checks(c flags.Config, client kubernetes.Interface, out io.Writer) controller.Checks {
 	return controller.Checks{
-		Client: client, Driver: c.DriverName, Namespace: c.PodNamespace, Webhook: c.Webhook, Port: c.WebhookPort, Out: out,
+		Client:    client,
+		Driver:    c.DriverName,
+		Namespace: c.PodNamespace,
+		Webhook:   c.Webhook,
+		Port:      c.WebhookPort,
+		Out:       out,
 	}
 }
 

@@ -1,6 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !nopreemption
+
 package main
 
 import (

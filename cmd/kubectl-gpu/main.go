@@ -72,8 +72,7 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f),
 		newBundle(f),
-		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newQuota(f), newRun(f), newWeb(f),
-		newCleanup(f),
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newPack(f), newRun(f), newWeb(f), newCleanup(f),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version of this command",
@@ -88,6 +87,7 @@ func newRootOf(f *factory) *cobra.Command {
 			Args:  cobra.NoArgs,
 			Run:   func(*cobra.Command, []string) { fmt.Fprint(f.Out, root.PersistentFlags().FlagUsages()) },
 		})
+	addBudgets(root, f)
 	return root
 }
 

@@ -1,6 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !nobudgets
+
 package main
 
 import (
@@ -19,6 +21,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
+
+func addBudgets(root *cobra.Command, f *factory) { root.AddCommand(newQuota(f)) }
 
 func newQuota(f *factory) *cobra.Command {
 	var s scope

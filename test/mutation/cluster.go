@@ -593,7 +593,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a review without an answer renews no path", File: "cmd/dra-controller/main.go",
-		Old: "		server.Server.Handler = watch(server.Server.Handler)\n", New: "",
+		Old: "		server.Server.Handler = p.watcher.Watch(server.Server.Handler)\n", New: "",
 		Package: "./cmd/dra-controller", Test: "TestRun_EachPart_HasItsEffect",
 	},
 }

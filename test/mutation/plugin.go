@@ -47,7 +47,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "an unknown version of the scheduler counts as right", File: "pkg/wire/schedulerfault/schedulerfault.go",
-		Old: "		return []Fault{unknown}\n", New: "		return nil\n",
+		Old: "		return unknown\n", New: "		return nil\n",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestVersion_Answers_LeaveOutTheSafeFeatures",
 	},
 	{
@@ -61,7 +61,7 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/wire/schedulerfault", Test: "TestParse_ReleasesVendorsAndPrereleases_CountAs",
 	},
 	{
-		Name: "a fault is no longer in the table", File: "pkg/wire/schedulerfault/schedulerfault.go",
+		Name: "a fault is no longer in the table", File: "pkg/wire/schedulerfault/table.go",
 		Old: "	{\"shared-counters-ignored\", 36, 2, all, all, twice},\n", New: "",
 		Package: "./pkg/wire/schedulerfault", Test: "TestOf_Versions_LeaveOut",
 	},

@@ -94,8 +94,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.WebhookService, "webhook-service", "",
 		"Name of the webhook's Service. The certificate is issued for it.")
 	fs.StringVar(&c.WebhookConfiguration, "webhook-configuration", "",
-		"Name of the ValidatingWebhookConfiguration. The controller writes the certificate's authority to it, and the secret path of "+
-			"reviews under budgets unless --webhook-client-ca is set.")
+		"Name of the ValidatingWebhookConfiguration. The controller writes the certificate's authority to it, and "+
+			"the secret path of reviews under budgets unless --webhook-client-ca is set.")
 	fs.StringVar(&c.CertSecret, "cert-secret", "",
 		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs the "+
 			"controller creates a missing Secret, and the Service owns it.")
@@ -103,11 +103,11 @@ func New(c *Config) *pflag.FlagSet {
 		"Create and renew the webhook's certificate. If false, another controller such as cert-manager writes the "+
 			"Secret.")
 	fs.StringVar(&c.WebhookClientCA, "webhook-client-ca", "",
-		"Certificates of authorities, in PEM. The webhook then answers only clients with a certificate of one of them. "+
-			"Empty: every client, but reviews under budgets need a secret path.")
+		"Certificates of authorities, in PEM. The webhook then answers only clients with a certificate of one of "+
+			"them. Empty: every client, but reviews under budgets need a secret path.")
 	fs.BoolVar(&c.DenyUnsatisfiable, "deny-unsatisfiable", false,
-		"Deny claims and claim templates that no node could satisfy, even an empty one. False: only warn. For clusters "+
-			"of fixed size: an autoscaler adds no node for a denied claim.")
+		"Deny claims and claim templates that no node could satisfy, even an empty one. False: only warn. For "+
+			"clusters of fixed size: an autoscaler adds no node for a denied claim.")
 	fs.BoolVar(&c.Budgets, "budgets", false,
 		"Enforce the GPU budgets of namespaces. Needs --webhook and the CustomResourceDefinition of the chart.")
 	fs.BoolVar(&c.GPUClass, "gpu-class", false,
@@ -124,8 +124,8 @@ func New(c *Config) *pflag.FlagSet {
 		"Prefix of the extended resource names by which pods without a claim request a partition of a profile. "+
 			"Empty: none.")
 	fs.DurationVar(&c.ClassGrace, "class-grace", 10*time.Minute,
-		"Time between the removal of the last GPU of a model, profile or group size and the removal of its class; also "+
-			"between the removal of a node's last GPU and the removal of its labels.")
+		"Time between the removal of the last GPU of a model, profile or group size and the removal of its class; "+
+			"also between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
 	fs.BoolVar(&c.PodEvents, "pod-events", true,
@@ -133,7 +133,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.NameOthers, "pod-events-name-others", false,
 		"Name claims and pods of other namespaces in these Events, instead of counting them.")
 	fs.BoolVar(&c.Preemption, "preemption", false,
-		"Evict pods of lower priority for a pod that waits for nothing but devices. Kubernetes' scheduler does so for CPU and memory only.")
+		"Evict pods of lower priority for a pod that waits for nothing but devices. Kubernetes' scheduler does so "+
+			"for CPU and memory only.")
 	fs.BoolVar(&c.ViolateBudgets, "preemption-violate-budgets", false,
 		"Delete pods whose eviction a PodDisruptionBudget refuses, if no other pods suffice.")
 	fs.StringSliceVar(&c.ExemptNamespaces, "preemption-exempt-namespaces", nil,
@@ -144,14 +145,14 @@ func New(c *Config) *pflag.FlagSet {
 		"Name of the ConfigMap in the pod's namespace to write the devices into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")
 	fs.StringSliceVar(&c.autoKinds, "auto-kinds", nil,
-		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the setting Auto): "+
-			"nvlink-group, monitor. Their classes stay, and reviews of claims know these devices.")
+		"Kinds of devices, separated by commas, that nodes do not publish until the cluster asks for them (the "+
+			"setting Auto): nvlink-group, monitor. Their classes stay, and reviews of claims know these devices.")
 	fs.Int64Var(&c.MemoryLimit, "memory-limit", 0,
-		"Limit of the container's memory in bytes. The garbage collector works more as the heap nears nine tenths of it, unless "+
-			"GOMEMLIMIT is set. 0: no limit.")
+		"Limit of the container's memory in bytes. The garbage collector works more as the heap nears nine tenths of "+
+			"it, unless GOMEMLIMIT is set. 0: no limit.")
 	fs.IntVar(&c.MaxServingNodes, "max-serving-nodes", 0,
-		"Most nodes that publish partitions, groups or shares because the cluster asks for them, apart from nodes with such claims. "+
-			"0: no limit, but on Kubernetes 1.36, whose scheduler takes long with many.")
+		"Most nodes that publish partitions, groups or shares because the cluster asks for them, apart from nodes "+
+			"with such claims. 0: no limit, but on Kubernetes 1.36, whose scheduler takes long with many.")
 	fs.BoolVar(&c.SharesOnDemand, "shares-on-demand", false,
 		"Nodes share GPUs only while the cluster asks for shares (the setting Auto). This needs the chart's "+
 			"MutatingAdmissionPolicy: without it, a claim for a share would get a whole GPU.")
@@ -178,7 +179,8 @@ func (c *Config) complete() error {
 		p.Add("driver-name", "%q: %s", c.DriverName, strings.Join(problems, "; "))
 	}
 	if c.PodNamespace == "" {
-		p.Add("pod-namespace", "must name the namespace of this process (in a pod: POD_NAMESPACE from metadata.namespace)")
+		p.Add("pod-namespace", "must name the namespace of this process (in a pod: POD_NAMESPACE from "+
+			"metadata.namespace)")
 	}
 	switch c.Check {
 	case "", CheckInstallation, CheckUninstall:
@@ -186,7 +188,8 @@ func (c *Config) complete() error {
 		p.Add("check", "%q is not known, use %s or %s", c.Check, CheckInstallation, CheckUninstall)
 	}
 	if c.Webhook && c.Check == "" {
-		for flag, value := range map[string]string{"webhook-service": c.WebhookService, "webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret} {
+		for flag, value := range map[string]string{"webhook-service": c.WebhookService,
+			"webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret} {
 			if value == "" {
 				p.Add(flag, "is required for the webhook; to run without a webhook, use --webhook=false")
 			}

@@ -30,7 +30,8 @@ type Charge struct {
 
 // Zero reports whether a claim costs nothing.
 func (c Charge) Zero() bool {
-	return c.Amount == Amount{} && c.Unknown == "" && !slices.ContainsFunc(slices.Collect(maps.Values(c.Models)), func(a Amount) bool { return a != Amount{} })
+	return c.Amount == Amount{} && c.Unknown == "" && !slices.ContainsFunc(slices.Collect(maps.Values(c.Models)),
+		func(a Amount) bool { return a != Amount{} })
 }
 
 // most bounds amounts, so that sums do not overflow.
@@ -123,7 +124,8 @@ func amountOf(a v1alpha1.Amount) (out Amount) {
 func (c Charge) written(hard v1alpha1.Amounts) v1alpha1.Amounts {
 	out := v1alpha1.Amounts{Amount: c.Amount.written()}
 	for _, m := range hard.Models {
-		out.Models = append(out.Models, v1alpha1.Model{ProductName: m.ProductName, Amount: c.Models[m.ProductName].written()})
+		out.Models = append(out.Models, v1alpha1.Model{ProductName: m.ProductName,
+			Amount: c.Models[m.ProductName].written()})
 	}
 	return out
 }
@@ -142,7 +144,8 @@ func (c Charge) complete() v1alpha1.Amounts {
 }
 
 func (a Amount) written() v1alpha1.Amount {
-	return v1alpha1.Amount{GPUs: resource.NewMilliQuantity(a.MilliGPUs, resource.DecimalSI), Memory: resource.NewQuantity(a.Bytes, resource.BinarySI)}
+	return v1alpha1.Amount{GPUs: resource.NewMilliQuantity(a.MilliGPUs, resource.DecimalSI),
+		Memory: resource.NewQuantity(a.Bytes, resource.BinarySI)}
 }
 
 // limit is one limit of a budget with the numbers for people.

@@ -80,7 +80,8 @@ var ErrTime = errors.New("the devices that the claim could get were not counted 
 func (c *Counter) Largest(ctx context.Context, devices resourceapi.DeviceClaim) (total Charge, err error) {
 	for _, r := range devices.Requests {
 		if r.Exactly == nil && len(r.FirstAvailable) == 0 {
-			return total, Refused(fmt.Sprintf("request %s: it is of a kind that this version of the driver cannot count", r.Name))
+			return total, Refused(fmt.Sprintf("request %s: it is of a kind that this version of the driver "+
+				"cannot count", r.Name))
 		}
 	}
 	dearest, order := map[string]Charge{}, []string{}
@@ -107,10 +108,12 @@ func (c *Counter) request(ctx context.Context, q ask.Request) (Charge, error) {
 		return Charge{}, nil
 	}
 	if q.Class == nil {
-		return Charge{}, Refused(fmt.Sprintf("request %s: DeviceClass %s does not exist, so that its devices cannot be counted", q.Name, q.DeviceClassName))
+		return Charge{}, Refused(fmt.Sprintf("request %s: DeviceClass %s does not exist, so that its devices cannot "+
+			"be counted", q.Name, q.DeviceClassName))
 	}
 	if bounded.TooLarge(q.Class) {
-		return Charge{Unknown: fmt.Sprintf("request %s: DeviceClass %s is too large to judge", q.Name, q.DeviceClassName), UnknownGPUs: true}, nil
+		return Charge{Unknown: fmt.Sprintf("request %s: DeviceClass %s is too large to judge", q.Name,
+			q.DeviceClassName), UnknownGPUs: true}, nil
 	}
 	one, err := c.device(ctx, q)
 	switch {
@@ -119,7 +122,8 @@ func (c *Counter) request(ctx context.Context, q ask.Request) (Charge, error) {
 	case one.Zero():
 		return Charge{}, nil
 	case q.Devices() == 0:
-		return Charge{}, Refused(fmt.Sprintf("request %s: allocationMode All cannot be counted before the allocation; ask for a count", q.Name))
+		return Charge{}, Refused(fmt.Sprintf("request %s: allocationMode All cannot be counted before the "+
+			"allocation; ask for a count", q.Name))
 	}
 	return one.times(q.Devices()), nil
 }
@@ -154,7 +158,9 @@ func (c *Counter) device(ctx context.Context, q ask.Request) (Charge, error) {
 }
 
 // largest returns the cost of the largest device that fits.
-func (c *Counter) largest(ctx context.Context, expressions []string, asked map[resourceapi.QualifiedName]resource.Quantity) (Charge, error) {
+func (c *Counter) largest(
+	ctx context.Context, expressions []string, asked map[resourceapi.QualifiedName]resource.Quantity,
+) (Charge, error) {
 	// The pools know the identities of one node of each shape only.
 	expressions = slices.DeleteFunc(slices.Clone(expressions), c.identifies)
 	out, found := Charge{}, false
@@ -204,16 +210,20 @@ func (c *Counter) absent(expressions []string) Charge {
 		kind = cmp.Or(r.Type(c.driver), kind)
 		for _, n := range r.Names {
 			// Devices of all drivers can have the attributes of Kubernetes.
-			named, ours = true, ours || n.Domain == c.driver || n.Domain+"/" == deviceattribute.StandardDeviceAttributePrefix
+			named, ours = true, ours || n.Domain == c.driver ||
+				n.Domain+"/" == deviceattribute.StandardDeviceAttributePrefix
 		}
 	}
 	switch {
 	case named && !ours, kind == string(gpu.KindMonitor):
 		return Charge{} // Attributes of another driver, or a device that costs nothing.
 	case kind == string(gpu.KindGPU), kind == string(gpu.KindMIG):
-		return Charge{Amount: Amount{MilliGPUs: 1000}, Unknown: "no device of the cluster as it is now matches its class and selectors, so that its memory and model are unknown"}
+		return Charge{Amount: Amount{MilliGPUs: 1000},
+			Unknown: "no device of the cluster as it is now matches its class and selectors, so that its memory and " +
+				"model are unknown"}
 	}
-	return Charge{Unknown: "no device of the cluster as it is now matches its class and selectors, so that its size is unknown", UnknownGPUs: true}
+	return Charge{Unknown: "no device of the cluster as it is now matches its class and selectors, so that its size " +
+		"is unknown", UnknownGPUs: true}
 }
 
 // fits reports whether a device has as much of each capacity as a request asks for.
@@ -248,7 +258,10 @@ func part(c ask.Candidate, size Amount, asked map[resourceapi.QualifiedName]reso
 // shared are the capacities by which shares divide a device.
 var shared = []resourceapi.QualifiedName{"memory", "compute"}
 
-func partOf(capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity, size Amount, taken map[resourceapi.QualifiedName]int64) Amount {
+func partOf(
+	capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity, size Amount,
+	taken map[resourceapi.QualifiedName]int64,
+) Amount {
 	out := Amount{MilliGPUs: 1, Bytes: size.Bytes} // The smallest share costs a thousandth.
 	for _, name := range shared {
 		value := capacity[name].Value

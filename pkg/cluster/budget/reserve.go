@@ -46,9 +46,11 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 	hard := b.Spec.Hard
 	switch {
 	case asked.Unknown != "" && (asked.UnknownGPUs || bounds(hard)):
-		return Refused(fmt.Sprintf("%s: it cannot be counted: %s. A budget without limits of memory and models counts GPUs and partitions that no node has yet", name, asked.Unknown))
+		return Refused(fmt.Sprintf("%s: it cannot be counted: %s. A budget without limits of memory and models "+
+			"counts GPUs and partitions that no node has yet", name, asked.Unknown))
 	case !IsCounted(b):
-		return Refused(name + " is new or was changed, and the controller counts the claims of the namespace: try again in a moment")
+		return Refused(name + " is new or was changed, and the controller counts the claims of the namespace: try " +
+			"again in a moment")
 	}
 	var broken []string
 	for _, l := range limits(hard, read(b.Status.Used).Minus(without), asked) {
@@ -59,7 +61,8 @@ func check(b *v1alpha1.GPUBudget, without, asked Charge) error {
 	if len(broken) == 0 {
 		return nil
 	}
-	return Refused(fmt.Sprintf("%s is exhausted: %s. Delete claims, or have an administrator raise the budget; kubectl gpu quota -n %s shows its use",
+	return Refused(fmt.Sprintf("%s is exhausted: %s. Delete claims, or have an administrator raise the budget; "+
+		"kubectl gpu quota -n %s shows its use",
 		name, strings.Join(broken, "; "), b.Namespace))
 }
 
@@ -81,7 +84,8 @@ func Reserve(b *v1alpha1.GPUBudget, claim Claim, now time.Time) error {
 		return err
 	}
 	if len(b.Status.Reservations) >= v1alpha1.MaxReservations {
-		return Refused(fmt.Sprintf("GPU budget %s/%s: %d claims are being created, and the controller has not counted them yet: try again in a moment",
+		return Refused(fmt.Sprintf("GPU budget %s/%s: %d claims are being created, and the controller has not "+
+			"counted them yet: try again in a moment",
 			b.Namespace, b.Name, len(b.Status.Reservations)))
 	}
 	b.Status.Reservations = append(b.Status.Reservations, own)
@@ -186,7 +190,13 @@ func Count(b *v1alpha1.GPUBudget, c Counted, now time.Time) {
 			over = append(over, fmt.Sprintf("%s: %s of %s are used", l.what, l.unit(l.used), l.unit(l.hard)))
 		}
 	}
-	condition := metav1.Condition{Type: v1alpha1.Exceeded, Status: metav1.ConditionFalse, Reason: "Within", Message: "The claims are within the budget.", ObservedGeneration: b.Generation}
+	condition := metav1.Condition{
+		Type:               v1alpha1.Exceeded,
+		Status:             metav1.ConditionFalse,
+		Reason:             "Within",
+		Message:            "The claims are within the budget.",
+		ObservedGeneration: b.Generation,
+	}
 	if len(over) > 0 {
 		condition.Status, condition.Reason = metav1.ConditionTrue, "Exceeded"
 		condition.Message = strings.Join(over, "; ") + ". New claims are refused; those that exist keep their devices."

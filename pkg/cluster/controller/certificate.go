@@ -69,7 +69,8 @@ func NewCertificate(client kubernetes.Interface, namespace, secret, service, con
 	// The RBAC rules are for these two objects only.
 	only := func(name string) string { return fields.OneTermEqualSelector(metav1.ObjectNameField, name).String() }
 	c.secrets = read.Informer(client, client.CoreV1().Secrets(namespace), only(secret), &corev1.Secret{}, nil)
-	configs, config := client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), &admissionv1.ValidatingWebhookConfiguration{}
+	configs, config := client.AdmissionregistrationV1().ValidatingWebhookConfigurations(),
+		&admissionv1.ValidatingWebhookConfiguration{}
 	c.configs = read.Informer(client, configs, only(configuration), config, nil)
 	return c
 }
@@ -131,10 +132,12 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 			return checkInterval, err
 		}
 		if err := c.own(ctx); err != nil { // The webhook works without an owner.
-			klog.FromContext(ctx).Error(err, "The webhook's configuration stays when the namespace is deleted", "configuration", c.configName)
+			klog.FromContext(ctx).Error(err, "The webhook's configuration stays when the namespace is deleted",
+				"configuration", c.configName)
 		}
 	case len(data[corev1.TLSCertKey]) == 0, len(data[corev1.TLSPrivateKeyKey]) == 0:
-		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is still empty", "secret", klog.KObj(secret))
+		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is still empty", "secret",
+			klog.KObj(secret))
 		return checkInterval, nil
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "The webhook keeps its certificate", "secret", klog.KObj(secret))
@@ -161,7 +164,8 @@ func lasts(pair tls.Certificate, host string) bool {
 // newData returns the data of a Secret with a new certificate. It is valid from an hour ago, because clocks can be
 // slow. Its authority signs nothing else, because its key is not stored.
 func newData(host string) (map[string][]byte, error) {
-	pair, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: host, MaxAge: certificateLifetime})
+	pair, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: host,
+		MaxAge: certificateLifetime})
 	if err != nil {
 		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
@@ -191,8 +195,13 @@ func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret, host str
 		return fmt.Errorf("get the Service of the webhook, to create its Secret: %w", err)
 	}
 	_, err = secrets.Create(ctx, &corev1.Secret{Data: data, ObjectMeta: metav1.ObjectMeta{
-		Name:            c.secret,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
+		Name: c.secret,
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1",
+			Kind:       "Service",
+			Name:       service.Name,
+			UID:        service.UID,
+		}},
 	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
@@ -217,9 +226,11 @@ func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	if !changed {
 		return nil
 	}
-	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
+	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config,
+		metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("write the certificate's authority into ValidatingWebhookConfiguration %s: %w", c.configName, err)
+		return fmt.Errorf("write the certificate's authority into ValidatingWebhookConfiguration %s: %w", c.configName,
+			err)
 	}
 	return nil
 }
@@ -248,7 +259,8 @@ func (c *Certificate) own(ctx context.Context) error {
 	config.OwnerReferences = append(slices.DeleteFunc(config.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == owner.Kind && o.Name == owner.Name
 	}), owner)
-	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
+	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config,
+		metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("write the owner of ValidatingWebhookConfiguration %s: %w", c.configName, err)
 	}

@@ -41,13 +41,15 @@ func (c Checks) Installation(ctx context.Context) error {
 	_, err := resources.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("DeviceClass %s does not exist; the chart creates it, unless deviceClasses.gpu.enabled is false", c.Driver)
+		return fmt.Errorf("DeviceClass %s does not exist; the chart creates it, unless deviceClasses.gpu.enabled "+
+			"is false", c.Driver)
 	case err != nil:
 		return fmt.Errorf("get DeviceClass %s: %w", c.Driver, err)
 	}
 	fmt.Fprintf(c.Out, "DeviceClass %s exists\n", c.Driver)
 	err = await(ctx, func(ctx context.Context) error {
-		slices, err := resources.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
+		slices, err := resources.ResourceSlices().List(ctx,
+			metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
 		if err != nil {
 			return err
 		}
@@ -71,7 +73,8 @@ func (c Checks) Installation(ctx context.Context) error {
 		return nil
 	}
 	if err := c.webhook(ctx); err != nil {
-		return fmt.Errorf("check the webhook: %w. %s", err, cmp.Or(c.remedy(err), "See the logs of the controller's pods"))
+		return fmt.Errorf("check the webhook: %w. %s", err,
+			cmp.Or(c.remedy(err), "See the logs of the controller's pods"))
 	}
 	fmt.Fprintln(c.Out, "The webhook refuses a claim with invalid parameters")
 	return nil
@@ -101,9 +104,11 @@ func (c Checks) webhook(ctx context.Context) error {
 			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: c.Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 			}}},
-			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: c.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"check"}`)},
-			}}}},
+			Config: []resourceapi.DeviceClaimConfiguration{
+				{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver: c.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"check"}`)},
+				}}},
+			},
 		}},
 	}
 	claims := c.Client.ResourceV1().ResourceClaims(c.Namespace)
@@ -123,17 +128,20 @@ func (c Checks) webhook(ctx context.Context) error {
 func (c Checks) remedy(err error) string {
 	text := err.Error()
 	switch {
-	case !errors.Is(err, errNoReview) && !strings.Contains(text, fmt.Sprintf("failed calling webhook \"parameters.%s\"", c.Driver)):
+	case !errors.Is(err, errNoReview) &&
+		!strings.Contains(text, fmt.Sprintf("failed calling webhook \"parameters.%s\"", c.Driver)):
 		return ""
 	case strings.Contains(text, "no endpoints available"):
 		return "Look for the reason why no pod of the controller is ready"
 	case strings.Contains(text, "x509:"):
-		return "Look in the controller's log, or in that of cert-manager, for the reason why API servers do not trust the certificate"
+		return "Look in the controller's log, or in that of cert-manager, for the reason why API servers do not " +
+			"trust the certificate"
 	case strings.Contains(text, NoClientCertificate):
 		return "Give API servers a client certificate of the authority in webhook.tls.clientCA, or remove that value"
 	}
-	return fmt.Sprintf("Allow connections from the API servers to TCP port %d of the controller's pods in the firewall; "+
-		"if API servers cannot reach addresses of pods at all, set webhook.hostNetwork=true (docs/firewalls.md)", c.Port)
+	return fmt.Sprintf("Allow connections from the API servers to TCP port %d of the controller's pods in the "+
+		"firewall; if API servers cannot reach addresses of pods at all, set webhook.hostNetwork=true "+
+		"(docs/firewalls.md)", c.Port)
 }
 
 // Uninstall checks that no claim has devices of the driver, because such pods cannot end without it.
@@ -163,7 +171,8 @@ func (c Checks) Uninstall(ctx context.Context) error {
 	if more > 0 {
 		holders = append(holders, fmt.Sprintf("  and %d more", more))
 	}
-	return fmt.Errorf("claims have devices of %s, and without the driver their pods cannot end:\n%s\nDelete these pods first, or uninstall anyway with: helm uninstall --no-hooks",
+	return fmt.Errorf("claims have devices of %s, and without the driver their pods cannot end:\n%s\nDelete these "+
+		"pods first, or uninstall anyway with: helm uninstall --no-hooks",
 		c.Driver, strings.Join(holders, "\n"))
 }
 

@@ -78,7 +78,8 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 	for _, want := range wanted {
 		if ours[want.Name] == nil && want.Name != k.options.Driver {
 			if want.Nodes == 0 || room <= 0 {
-				problems = append(problems, fmt.Errorf("no DeviceClass %s: only nodes with too many kinds publish its devices, or there are %d classes. Look for a node that publishes wrong models or profiles",
+				problems = append(problems, fmt.Errorf("no DeviceClass %s: only nodes with too many kinds publish "+
+					"its devices, or there are %d classes. Look for a node that publishes wrong models or profiles",
 					want.Name, maxClasses))
 				continue
 			}
@@ -129,7 +130,8 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		}
 		err := rewrite(ctx, k.client.ResourceV1(), class)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
+			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name,
+				err)
 		}
 		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
 			"class", class.Name)
@@ -156,7 +158,8 @@ func (c *Controller) Wake(ctx context.Context) error {
 		}
 	}
 	if ours == nil {
-		return fmt.Errorf("no DeviceClass of driver %s can be written again, so the scheduler tries waiting pods after some minutes", c.driver)
+		return fmt.Errorf("no DeviceClass of driver %s can be written again, so the scheduler tries waiting pods "+
+			"after some minutes", c.driver)
 	}
 	if err := rewrite(ctx, c.client.ResourceV1(), ours); err != nil {
 		return fmt.Errorf("write DeviceClass %s again, so that the scheduler tries waiting pods: %w", ours.Name, err)
@@ -266,7 +269,9 @@ func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass
 
 // removeUnwanted deletes our classes that have had no devices for the grace period, unless an object refers to them. It
 // returns the delay until the next attempt; 0: none.
-func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (wait time.Duration, err error) {
+func (k *classReconciler) removeUnwanted(
+	ctx context.Context, classes map[string]*resourceapi.DeviceClass,
+) (wait time.Duration, err error) {
 	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return classes[name] == nil })
 	due := map[string]*resourceapi.DeviceClass{}
 	for name, class := range classes {
@@ -287,7 +292,8 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 	var errs []error
 	for name, class := range due {
 		if user := used[name]; user != "" {
-			klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", name, "by", user)
+			klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", name,
+				"by", user)
 			k.unwanted[name] = time.Now().Add(k.grace)
 			continue
 		}
@@ -312,7 +318,9 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 // users returns, for each class with one, an object that refers to it: a claim, a template, or a pod that waits for its
 // extended resource. The caches cannot show that a class is unused, so it asks the API server about the others, in one
 // pass for all.
-func (k *classReconciler) users(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (map[string]string, error) {
+func (k *classReconciler) users(
+	ctx context.Context, classes map[string]*resourceapi.DeviceClass,
+) (map[string]string, error) {
 	used := map[string]string{}
 	complete := func() bool { return len(used) == len(classes) }
 	count := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) {

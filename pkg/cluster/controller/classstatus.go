@@ -75,7 +75,12 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 		if s.events == nil || seen && last.ClassStatus == status || status.State == admission.ClassOK {
 			continue
 		}
-		about := &corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass", Name: class.Name, UID: class.UID}
+		about := &corev1.ObjectReference{
+			APIVersion: "resource.k8s.io/v1",
+			Kind:       "DeviceClass",
+			Name:       class.Name,
+			UID:        class.UID,
+		}
 		kind, reason := corev1.EventTypeWarning, invalidSelector
 		if status.State == admission.ClassUnmatched {
 			kind, reason = corev1.EventTypeNormal, matchesNoDevice

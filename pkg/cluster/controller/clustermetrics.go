@@ -82,7 +82,8 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 			if len(claim.Status.ReservedFor) > 0 {
 				phase = phaseReserved
 			}
-		} else if unknown := bounded.TooLarge(claim) && len(claim.Spec.Devices.Requests) == 0; !unknown && !wants(claim.Spec) {
+		} else if unknown := bounded.TooLarge(claim) && len(claim.Spec.Devices.Requests) == 0; !unknown &&
+			!wants(claim.Spec) {
 			continue
 		}
 		if claim.DeletionTimestamp != nil {

@@ -53,7 +53,9 @@ func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, onDemand 
 const versionInterval, versionRetry = 10 * time.Minute, time.Minute
 
 // readVersion reads the API server's version, by which reviews ask its scheduler's allocator.
-func (k *viewKeeper) readVersion(ctx context.Context, server discovery.ServerVersionInterfaceWithContext) (again time.Duration) {
+func (k *viewKeeper) readVersion(
+	ctx context.Context, server discovery.ServerVersionInterfaceWithContext,
+) (again time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, versionRetry)
 	defer cancel()
 	info, err := server.ServerVersionWithContext(ctx)
@@ -62,7 +64,8 @@ func (k *viewKeeper) readVersion(ctx context.Context, server discovery.ServerVer
 		version, err = schedulerfault.Parse(info.GitVersion)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot read the API server's version; reviews ask the newest allocator", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot read the API server's version; reviews ask the newest allocator", "err",
+			err)
 		return versionRetry
 	}
 	if was := k.server.Swap(&version); was == nil || *was != version {
@@ -125,7 +128,14 @@ type node struct {
 }
 
 func newNodes(slices cache.Indexer, grace time.Duration, auto []gpu.Kind) *nodes {
-	return &nodes{slices: slices, grace: grace, auto: auto, samples: pool.NewSamples(), known: map[string]*node{}, changed: map[string]bool{}}
+	return &nodes{
+		slices:  slices,
+		grace:   grace,
+		auto:    auto,
+		samples: pool.NewSamples(),
+		known:   map[string]*node{},
+		changed: map[string]bool{},
+	}
 }
 
 func (n *nodes) invalidate(node string) {

@@ -149,12 +149,13 @@ func (c *Controller) Server() (version schedulerfault.Version) {
 
 // Claim returns a claim that a leader knows, or nil.
 func (c *Controller) Claim(namespace, name string) *resourceapi.ResourceClaim {
-	found, _, _ := c.Claims.GetIndexer().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String()) // A cache has no errors.
+	// A cache has no errors.
+	found, _, _ := c.Claims.GetIndexer().GetByKey(cache.ObjectName{Namespace: namespace, Name: name}.String())
 	claim, _ := found.(*resourceapi.ResourceClaim)
 	return claim
 }
 
-// Follow has an element sent to a channel of capacity one after each look at the published devices. It is called before
+// Follow has an element sent to a channel of capacity one after each pass over the published devices. Call it before
 // Observe.
 func (c *Controller) Follow(wake chan<- struct{}) { c.followers = append(c.followers, wake) }
 
@@ -192,7 +193,8 @@ func (c *Controller) Observe(ctx context.Context) error {
 		Repeat(ctx, nil, 0, func() time.Duration { return c.view.readVersion(ctx, server) })
 	})
 	if read.Start(ctx, &wg, c.slices, c.Classes) {
-		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
+		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes",
+			c.shapes.Len())
 		Repeat(ctx, c.view.dirty, settle, func() time.Duration {
 			again := c.view.build()
 			c.enqueue(task{})

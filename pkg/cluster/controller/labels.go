@@ -69,7 +69,8 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 		return 0, nil
 	}
 	if bounded.TooLarge(meta) {
-		return 0, fmt.Errorf("label Node %s: its labels, taints and annotations are too large to judge; remove some", node)
+		return 0, fmt.Errorf("label Node %s: its labels, taints and annotations are too large to judge; remove some",
+			node)
 	}
 	known, _ := l.states.LoadOrStore(node, &labelState{})
 	state, _ := known.(*labelState)

@@ -56,7 +56,8 @@ func (s SelfTest) Run(ctx context.Context) error {
 		if remedy := s.Checks.remedy(err); remedy != "" {
 			const enough = 600 // The API limits messages of Events to 1 KiB.
 			cause := err.Error()
-			s.event(ctx, corev1.EventTypeWarning, webhookUnreachable, "The test of the webhook failed: "+cause[:min(len(cause), enough)]+". "+remedy)
+			s.event(ctx, corev1.EventTypeWarning, webhookUnreachable,
+				"The test of the webhook failed: "+cause[:min(len(cause), enough)]+". "+remedy)
 			reachable = false
 			s.Report(false)
 		}
@@ -71,7 +72,8 @@ func (s SelfTest) Run(ctx context.Context) error {
 func (s SelfTest) event(ctx context.Context, kind, reason, message string) {
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Checks.Namespace, Name: s.Service}
 	// kubectl describe finds Events by the UID.
-	if service, err := s.Checks.Client.CoreV1().Services(about.Namespace).Get(ctx, about.Name, metav1.GetOptions{}); err == nil {
+	if service, err := s.Checks.Client.CoreV1().Services(about.Namespace).Get(ctx, about.Name,
+		metav1.GetOptions{}); err == nil {
 		about.UID = service.UID
 	}
 	s.Events.Event(about, kind, reason, message)

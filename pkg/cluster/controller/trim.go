@@ -67,8 +67,13 @@ func trimNode(driver string, preemption bool) cache.TransformFunc {
 			return object, nil
 		}
 		out := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
-			Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            node.Name,
+				UID:             node.UID,
+				ResourceVersion: node.ResourceVersion,
+				Labels:          node.Labels,
+			},
+			Spec: corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 		}
 		for key, value := range node.Annotations {
 			if nodelabels.Concerns(key, driver) {

@@ -118,35 +118,41 @@ func (p *parts) Read(data []byte) (int, error) {
 		}
 	}
 	if p.count > maxParts {
-		return n, fmt.Errorf("the review has more than %d objects, lists and elements; ask for less in one claim", maxParts)
+		return n, fmt.Errorf("the review has more than %d objects, lists and elements; ask for less in one claim",
+			maxParts)
 	}
 	return n, err
 }
 
 // Webhook returns the handler of a reviewer. If binding is set, a bug denies the object.
 func Webhook(by reviewer, m *metrics.Reviews, name string, binding bool) http.Handler {
-	reviewed := &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
-		began, result := time.Now(), "allowed"
-		defer func() {
-			// Only a denying webhook answers a bug with an error.
-			if p := recover(); p != nil {
-				klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
-				answer = ctrladmission.Allowed("")
-				if binding {
-					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
+	reviewed := &ctrladmission.Webhook{
+		Handler: ctrladmission.HandlerFunc(func(ctx context.Context,
+			r ctrladmission.Request) (answer ctrladmission.Response) {
+			began, result := time.Now(), "allowed"
+			defer func() {
+				// Only a denying webhook answers a bug with an error.
+				if p := recover(); p != nil {
+					klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name,
+						"object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
+					answer = ctrladmission.Allowed("")
+					if binding {
+						result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError,
+							fmt.Errorf("a bug of the controller: %v", p))
+					}
 				}
+				m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
+			}()
+			response := by.Review(ctx, &r.AdmissionRequest)
+			switch {
+			case !response.Allowed:
+				result = "denied"
+			case len(response.Warnings) > 0:
+				result = "warned"
 			}
-			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
-		}()
-		response := by.Review(ctx, &r.AdmissionRequest)
-		switch {
-		case !response.Allowed:
-			result = "denied"
-		case len(response.Warnings) > 0:
-			result = "warned"
-		}
-		return ctrladmission.Response{AdmissionResponse: *response}
-	})}
+			return ctrladmission.Response{AdmissionResponse: *response}
+		}),
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != http.NoBody {
 			r.Body = &parts{ReadCloser: r.Body}

@@ -211,7 +211,8 @@ func (k *Keeper) reconcile(ctx context.Context) (again time.Duration, err error)
 		k.written = nil
 		return 0, fmt.Errorf("write ConfigMap %s: %w", k.ConfigMap, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.ConfigMap,
+	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap",
+		k.ConfigMap,
 		"asked", slices.Sorted(maps.Keys(next.Since)), "serving", next.Serving, "samples", next.Samples)
 	return again, nil
 }
@@ -225,7 +226,8 @@ func (k *Keeper) asked(ctx context.Context) (asked, everywhere []string, waiting
 	if !k.SharesOnDemand {
 		asks = append(asks, objects.Ask{Held: demand.Shares, Everywhere: true})
 	}
-	c := objects.Cluster{Driver: k.Driver, Classes: read.All[*resourceapi.DeviceClass](k.cluster.Classes.GetIndexer()), Asked: asks}
+	c := objects.Cluster{Driver: k.Driver, Classes: read.All[*resourceapi.DeviceClass](k.cluster.Classes.GetIndexer()),
+		Asked: asks}
 	for kind := range pool.Publishers(k.cluster.Partitioned()) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)

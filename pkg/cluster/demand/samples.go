@@ -65,7 +65,9 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 		}
 	}
 	layouts := slices.AppendSeq(slices.Collect(maps.Keys(of)), maps.Keys(s.chosen))
-	slices.SortFunc(layouts, func(a, b string) int { return cmp.Or(cmp.Compare(len(of[b]), len(of[a])), cmp.Compare(a, b)) })
+	slices.SortFunc(layouts, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(of[b]), len(of[a])), cmp.Compare(a, b))
+	})
 	for i, layout := range slices.Compact(layouts) {
 		if i >= maxChosen && len(of[layout]) == 0 {
 			delete(s.chosen, layout)
@@ -93,7 +95,9 @@ func (s *sampleNodes) choose(last []string, pools []pool.Pool, now time.Time) (n
 }
 
 // keepMissing returns the sample nodes without slices that stay for now, and the delay until the next one does not.
-func (s *sampleNodes) keepMissing(last []string, pools []pool.Pool, now time.Time) (names []string, again time.Duration) {
+func (s *sampleNodes) keepMissing(
+	last []string, pools []pool.Pool, now time.Time,
+) (names []string, again time.Duration) {
 	names = []string{} // Nil would mean that all nodes are sample nodes.
 	before := s.missing
 	s.missing = map[string]time.Time{}
@@ -114,7 +118,9 @@ func (s *sampleNodes) keepMissing(last []string, pools []pool.Pool, now time.Tim
 }
 
 // choose keeps or replaces the node; of are the nodes of the layout. ok is false if there is none.
-func (n *sampleNode) choose(layout string, last []string, of map[string]pool.Pool, grace time.Duration, now time.Time) (wait time.Duration, ok bool) {
+func (n *sampleNode) choose(
+	layout string, last []string, of map[string]pool.Pool, grace time.Duration, now time.Time,
+) (wait time.Duration, ok bool) {
 	known := map[[32]*pool.Shape]bool{} // Nodes that are alike have one answer.
 	complete := func(name string) bool {
 		shape, ok := of[name].Shape()

@@ -116,7 +116,9 @@ func (k *Keeper) waiting(ctx context.Context, c objects.Cluster) map[string]dema
 }
 
 // mayRun returns the admitted nodes whose devices match the selectors of a request.
-func (k *Keeper) mayRun(ctx context.Context, admitted map[string]bool, what string, expressions []string, pools []pool.Pool) map[string]bool {
+func (k *Keeper) mayRun(
+	ctx context.Context, admitted map[string]bool, what string, expressions []string, pools []pool.Pool,
+) map[string]bool {
 	out, alike := map[string]bool{}, map[[32]*pool.Shape]bool{}
 	for _, p := range pools {
 		if !admitted[p.Node] {
@@ -212,13 +214,15 @@ func (k *Keeper) limit(nodes int, server schedulerfault.Version) {
 
 // report writes an Event, but seldom, if the limit keeps a pod waiting.
 func (k *Keeper) report() {
-	if !k.servers.Limited || k.Events == nil || k.written.ResourceVersion == "" || time.Since(k.limitedAt) < limitedAgain {
+	if !k.servers.Limited || k.Events == nil || k.written.ResourceVersion == "" ||
+		time.Since(k.limitedAt) < limitedAgain {
 		return
 	}
 	k.limitedAt = time.Now()
 	why := "the chart value controller.maxServingNodes says so"
 	if k.MaxServingNodes == 0 {
-		why = "this version's scheduler takes too long with more; upgrade to Kubernetes 1.37, or set the chart value controller.maxServingNodes"
+		why = "this version's scheduler takes too long with more; upgrade to Kubernetes 1.37, or set the chart value " +
+			"controller.maxServingNodes"
 	}
 	k.Events.Eventf(k.written, corev1.EventTypeWarning, "ServingNodesLimited",
 		"Pods wait for partitions, groups or shares, and no more than %d nodes publish these: %s", k.servers.Most, why)
@@ -269,7 +273,14 @@ func (k *Keeper) serving(
 		}
 		held := k.holdings.Of(p.Node)
 		full, partly := held.Count(of.gpus)
-		abilities[p.Node], nodes[p.Node] = of, demand.Candidate{Node: p.Node, GPUs: len(of.gpus), Full: full, Partly: partly, Open: of.open, Changed: held.Changed()}
+		abilities[p.Node], nodes[p.Node] = of, demand.Candidate{
+			Node:    p.Node,
+			GPUs:    len(of.gpus),
+			Full:    full,
+			Partly:  partly,
+			Open:    of.open,
+			Changed: held.Changed(),
+		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(published)) {
 		if what == demand.Monitors || slices.Contains(all, what) {

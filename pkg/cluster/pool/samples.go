@@ -65,7 +65,8 @@ func (p Pool) Layouts() (out []string) {
 
 func layoutsOf(of *Shape) (out []string) {
 	for i, d := range of.Spec.Devices {
-		if name := Text(d, wire.MIGLayoutAttribute); name != "" && of.Kinds[i].Type == gpu.KindGPU && !slices.Contains(out, name) {
+		if name := Text(d, wire.MIGLayoutAttribute); name != "" && of.Kinds[i].Type == gpu.KindGPU &&
+			!slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -96,7 +97,8 @@ func (x *Samples) Learn(p Pool) (learnt []string) {
 func (x *Samples) LearnAll(nodes map[string][]*Slice) {
 	tried := map[[32]*Shape]bool{}
 	for _, all := range nodes {
-		if !slices.ContainsFunc(all, func(s *Slice) bool { return s.begins(gpu.KindMIG) }) || !slices.ContainsFunc(all, x.hasUnknown) {
+		if !slices.ContainsFunc(all, func(s *Slice) bool { return s.begins(gpu.KindMIG) }) ||
+			!slices.ContainsFunc(all, x.hasUnknown) {
 			continue
 		}
 		p := Of(all)
@@ -118,7 +120,10 @@ func (x *Samples) Known() []string {
 func (x *Samples) hasUnknown(s *Slice) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return s.Shape != nil && slices.ContainsFunc(s.Shape.layouts, func(name string) bool { _, known := x.known[name]; return !known })
+	return s.Shape != nil && slices.ContainsFunc(s.Shape.layouts, func(name string) bool {
+		_, known := x.known[name]
+		return !known
+	})
 }
 
 // Keep forgets all layouts but these.
@@ -148,9 +153,11 @@ func (p Pool) layout(name string) (l resourceslices.MIGLayout, ok bool) {
 	}
 	delete(ours, "")
 	seen := map[string]bool{}
-	for _, others := range []bool{false, true} { // The one partition can be on a GPU of which no whole device is published.
+	// The one partition can be on a GPU of which no whole device is published.
+	for _, others := range []bool{false, true} {
 		for d, kind := range p.Devices() {
-			if kind.Type == gpu.KindMIG && kind.Product == product && ours[ownSet(d)] != others && !seen[kind.Profile] && d.Attributes["uuid"].StringValue == nil {
+			if kind.Type == gpu.KindMIG && kind.Product == product && ours[ownSet(d)] != others &&
+				!seen[kind.Profile] && d.Attributes["uuid"].StringValue == nil {
 				seen[kind.Profile] = true
 				d, _ = resourceslices.Shareable(d) // The name of a layout does not depend on what objects ask for.
 				l.Partitions = append(l.Partitions, d)
@@ -214,7 +221,13 @@ func (x *Samples) Add(p Pool) Pool {
 		}
 	}
 	for _, s := range all[len(p.Slices):] {
-		out.Slices = append(out.Slices, &Slice{ObjectMeta: first.ObjectMeta, Node: first.Node, Pool: first.Pool, Shape: s, Possible: true})
+		out.Slices = append(out.Slices, &Slice{
+			ObjectMeta: first.ObjectMeta,
+			Node:       first.Node,
+			Pool:       first.Pool,
+			Shape:      s,
+			Possible:   true,
+		})
 	}
 	return out
 }
@@ -255,7 +268,9 @@ func (x *Samples) add(p Pool) *addition {
 			if set == "" {
 				set = d.Name + "-counter-set"
 				change()
-				changed.Spec.Devices[i].ConsumesCounters = append([]resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: l.Counters}}, d.ConsumesCounters...)
+				changed.Spec.Devices[i].ConsumesCounters = append([]resourceapi.DeviceCounterConsumption{
+					{CounterSet: set, Counters: l.Counters},
+				}, d.ConsumesCounters...)
 				sets = append(sets, resourceapi.CounterSet{Name: set, Counters: l.Counters})
 			}
 			for _, sample := range l.Partitions {
@@ -274,7 +289,8 @@ func (x *Samples) add(p Pool) *addition {
 	}
 	driver := p.Slices[0].Shape.Spec.Driver
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
-		out.shapes = append(out.shapes, &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, SharedCounters: chunk}, of: out})
+		out.shapes = append(out.shapes,
+			&Shape{Spec: resourceapi.ResourceSliceSpec{Driver: driver, SharedCounters: chunk}, of: out})
 	}
 	if len(partitions) > 0 {
 		added := shapeOf(driver, partitions...)
@@ -308,7 +324,8 @@ func partitionOf(whole, sample resourceapi.Device, set string) (resourceapi.Devi
 	}
 	for _, e := range resourceslices.Catalogue() {
 		name := resourceapi.QualifiedName(e.Name)
-		if a, ok := whole.Attributes[name]; ok && !e.Capacity && name != "uuid" && slices.Contains(e.Devices, gpu.KindMIG) {
+		if a, ok := whole.Attributes[name]; ok && !e.Capacity && name != "uuid" &&
+			slices.Contains(e.Devices, gpu.KindMIG) {
 			out.Attributes[name] = a
 		}
 	}
@@ -325,7 +342,8 @@ func partitionOf(whole, sample resourceapi.Device, set string) (resourceapi.Devi
 	for _, use := range sample.ConsumesCounters {
 		if n := memorySlices(use.Counters); n > 0 {
 			size = n
-			out.ConsumesCounters = append(out.ConsumesCounters, resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: use.Counters})
+			out.ConsumesCounters = append(out.ConsumesCounters,
+				resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: use.Counters})
 		}
 	}
 	// With groups, each device of a GPU takes of the GPU's counter in the groups' set.

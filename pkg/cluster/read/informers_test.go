@@ -22,7 +22,7 @@ func TestInformers_AllPackages_LimitTheirObjects(t *testing.T) {
 	allowed := map[string]string{
 		"pkg/cluster/read/read.go":                     "Informer and SliceInformer",
 		"pkg/node/kubeletplugin/publishing/cordons.go": "one object: the plugin's Node, of which it keeps annotations, at most 256 kB",
-		"pkg/node/demand/demand.go":  "one object: the ConfigMap that the controller writes",
+		"pkg/node/demand/demand.go":                    "one object: the ConfigMap that the controller writes",
 		"sim/agent/agent.go":                           "the simulator's own objects, which is for tests",
 	}
 	root := filepath.Join("..", "..", "..")

@@ -20,7 +20,9 @@ import (
 // if the scheduler considers the node. Selectors, required node affinity, taints and cordons exclude a node, and claims
 // with devices elsewhere. So does a device plugin that serves one of these extended resources there, which
 // DeviceClasses serve too. pod is nil for claims without a pod.
-func Excluded(node *corev1.Node, pod *corev1.Pod, allocated []*resourceapi.ResourceClaim, served []corev1.ResourceName) string {
+func Excluded(
+	node *corev1.Node, pod *corev1.Pod, allocated []*resourceapi.ResourceClaim, served []corev1.ResourceName,
+) string {
 	for _, c := range allocated {
 		if selector := c.Status.Allocation.NodeSelector; selector != nil && !matches(node, selector) {
 			return fmt.Sprintf("claim %s/%s is allocated on other nodes", c.Namespace, c.Name)
@@ -38,16 +40,19 @@ func Excluded(node *corev1.Node, pod *corev1.Pod, allocated []*resourceapi.Resou
 		return "the pod's node selector " + labels.FormatLabels(pod.Spec.NodeSelector) + " does not match"
 	}
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil && !matches(node, required) {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil &&
+			!matches(node, required) {
 			return "the pod's node affinity does not match"
 		}
 	}
 	cordon := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, cordon, true) {
+	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, cordon,
+		true) {
 		return "the node is cordoned"
 	}
 	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
-	if t, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, hard, true); found {
+	if t, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations,
+		hard, true); found {
 		return fmt.Sprintf("the pod does not tolerate the node's taint %s", strings.TrimSuffix(t.ToString(), ":"))
 	}
 	return ""

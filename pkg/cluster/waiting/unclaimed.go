@@ -26,7 +26,8 @@ type Resource struct {
 // scheduler binds, has none. The kubelet leaves out resources that its node does not count, so it starts the pod
 // without a device.
 func Unclaimed(pod *corev1.Pod) (out []Resource) {
-	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
+		pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
 	claimed := map[Resource]bool{}
@@ -89,8 +90,9 @@ func Names(all []Resource) string {
 
 const (
 	// LacksCause says why a pod has no device for a resource that is missing.
-	LacksCause = "it was bound without a claim for it, by spec.nodeName or by a scheduler that knows no extended resources of DRA"
+	LacksCause = "it was bound without a claim for it, by spec.nodeName or by a scheduler that knows no extended " +
+		"resources of DRA"
 	// LacksRemedy says how the pod gets its devices.
-	LacksRemedy = "Remove spec.nodeName from its manifest or its owner's template (a nodeSelector of kubernetes.io/hostname chooses the node), " +
-		"or let kube-scheduler place it, and create the pod again"
+	LacksRemedy = "Remove spec.nodeName from its manifest or its owner's template (a nodeSelector of " +
+		"kubernetes.io/hostname chooses the node), or let kube-scheduler place it, and create the pod again"
 )

@@ -94,7 +94,8 @@ func (s Said) Lacks() int {
 func SaidOf(pod *corev1.Pod) Said {
 	out := Said{At: pod.CreationTimestamp.Time}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			c.Reason != corev1.PodReasonSchedulingGated {
 			out.Tried, out.Message = true, c.Message
 			out.Unschedulable = c.Reason == corev1.PodReasonUnschedulable
 			if !c.LastTransitionTime.IsZero() {
@@ -109,7 +110,8 @@ var seed = maphash.MakeSeed()
 
 // NodesKey returns a number that is equal for pods that may run on the same nodes.
 func NodesKey(pod *corev1.Pod) uint64 {
-	return hashed(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations})
+	return hashed(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
+		Tolerations: pod.Spec.Tolerations})
 }
 
 // Key returns a number that is equal for pods of one priority that ask for the same, and may run on the same nodes:

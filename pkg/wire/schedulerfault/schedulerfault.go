@@ -21,6 +21,12 @@ import (
 // several claims (shares and monitor devices).
 type Features struct{ Counters, Shares bool }
 
+var (
+	counters = Features{Counters: true}
+	shares   = Features{Shares: true}
+	all      = Features{Counters: true, Shares: true}
+)
+
 // Without returns f without the features of g.
 func (f Features) Without(g Features) Features {
 	return Features{Counters: f.Counters && !g.Counters, Shares: f.Shares && !g.Shares}
@@ -36,11 +42,11 @@ func (f Features) within(g Features) bool { return f.Without(g) == Features{} }
 // String names the devices that depend on the features.
 func (f Features) String() string {
 	switch f {
-	case Features{Counters: true, Shares: true}:
+	case all:
 		return "partitions, NVLink groups, shares and monitor devices"
-	case Features{Counters: true}:
+	case counters:
 		return "partitions and NVLink groups"
-	case Features{Shares: true}:
+	case shares:
 		return "shares and monitor devices"
 	}
 	return "nothing"
@@ -62,47 +68,12 @@ type Fault struct {
 	Text string
 }
 
-const (
-	panics = "a request with allocationMode All for devices with shared counters crashes the scheduler"
-	twice  = "the scheduler ignores the counters of devices that claims share, and allocates a GPU and its " +
-		"partitions or groups at once"
-	reserves = "the scheduler keeps reservations of devices that it tried in vain. Claims with firstAvailable or " +
-		"matchAttribute can stay pending although devices are free. No device is allocated twice"
-	firstOnly = "the scheduler compares every request with the first device of a slice. Once that device is " +
-		"allocated, others stay unused"
-)
-
-var (
-	counters = Features{Counters: true}
-	shares   = Features{Shares: true}
-	all      = Features{Counters: true, Shares: true}
-)
-
-// faults is the only list of known faults. TestAllocators_EveryPatch_AsInTheTable fails for a fault without a row, and
-// for a row without a fault.
-var faults = []Fault{
-	{"first-device-only", 34, 0, shares, shares, firstOnly},
-	{"all-mode-panics", 35, 6, counters, counters, panics},
-	{"shared-counters-ignored", 35, 0, all, shares, twice},
-	{"reservations-kept", 35, 0, counters, Features{}, reserves},
-	{"all-mode-panics", 36, 2, counters, counters, panics},
-	{"shared-counters-ignored", 36, 2, all, all, twice},
-	{"reservations-kept", 36, 3, counters, Features{}, reserves},
-}
-
 // CopiesCounters reports whether the scheduler copies the counters of all nodes for each pool with counters, so that a
 // pod costs it nodes times nodes with counters. Releases before 1.36 were not measured.
 func (v Version) CopiesCounters() bool { return v.Minor == 36 }
 
 // Faults returns all known faults, oldest version first.
 func Faults() []Fault { return slices.Clone(faults) }
-
-// unknown is the fault of a scheduler whose version is unknown. It may be any, and a device that is allocated twice is
-// worse than one that is not offered. So the driver leaves out all that any patch allocates wrongly.
-var unknown = Fault{
-	Name: "unknown-version", Without: all,
-	Text: "the version of the scheduler is unknown, and some versions allocate devices twice",
-}
 
 // Versions returns the affected versions, such as "1.36.0 to 1.36.1".
 func (f Fault) Versions() string {
@@ -193,7 +164,7 @@ func Parse(text string) (Version, error) {
 // Of returns the faults of a scheduler over slices with the features.
 func Of(v Version, slicesHave Features) (out []Fault) {
 	if v == (Version{}) {
-		return []Fault{unknown}
+		return unknown
 	}
 	for _, f := range faults {
 		if f.of(v) && f.Needs.within(slicesHave) {

@@ -88,7 +88,9 @@ const (
 // Run keeps the status of all budgets up to date until the context ends. Only the leader runs it.
 func (k *Keeper) Run(ctx context.Context) error {
 	if err := errors.Join(
-		controller.On(k.cluster.Claims, func(claim *resourceapi.ResourceClaim, _ bool) { k.changed(claim.Namespace, claim.ResourceVersion) }),
+		controller.On(k.cluster.Claims, func(claim *resourceapi.ResourceClaim, _ bool) {
+			k.changed(claim.Namespace, claim.ResourceVersion)
+		}),
 		controller.On(k.budgets, func(u *unstructured.Unstructured, _ bool) { k.changed(u.GetNamespace(), "") }),
 	); err != nil {
 		return nil // It fails only after the end.
@@ -198,7 +200,10 @@ func (k *Keeper) pass(ctx context.Context) error {
 }
 
 // count writes the status of a budget, if it changes.
-func (k *Keeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims []*resourceapi.ResourceClaim, seen string, pools budget.Pools, now time.Time) error {
+func (k *Keeper) count(
+	ctx context.Context, b *v1alpha1.GPUBudget, claims []*resourceapi.ResourceClaim, seen string, pools budget.Pools,
+	now time.Time,
+) error {
 	if seen == "" || older(seen, b.Status.CountedVersion) {
 		// An earlier leader, or a list, has seen more than the cache of this one.
 		var err error
@@ -206,7 +211,12 @@ func (k *Keeper) count(ctx context.Context, b *v1alpha1.GPUBudget, claims []*res
 			return err
 		}
 	}
-	counted := budget.Counted{Claims: map[types.UID]budget.Claim{}, Version: seen, Ages: k.ages[b.Namespace], Gone: map[types.UID]bool{}}
+	counted := budget.Counted{
+		Claims:  map[types.UID]budget.Claim{},
+		Version: seen,
+		Ages:    k.ages[b.Namespace],
+		Gone:    map[types.UID]bool{},
+	}
 	for _, claim := range claims {
 		if older(counted.Version, claim.ResourceVersion) { // The handlers receive it later than the cache.
 			counted.Version = claim.ResourceVersion
@@ -255,8 +265,11 @@ func same(a, b v1alpha1.Status) bool {
 }
 
 // list reads the claims of a namespace from the API server, and keeps as little of them as the cache.
-func (k *Keeper) list(ctx context.Context, namespace string) (claims []*resourceapi.ResourceClaim, version string, err error) {
-	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize}, k.resources.ResourceClaims(namespace).List) {
+func (k *Keeper) list(
+	ctx context.Context, namespace string,
+) (claims []*resourceapi.ResourceClaim, version string, err error) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: read.TenantsPageSize},
+		k.resources.ResourceClaims(namespace).List) {
 		if err != nil {
 			return nil, "", fmt.Errorf("list the claims of namespace %s: %w", namespace, err)
 		}
@@ -282,7 +295,9 @@ type lastCost struct {
 
 // charge returns the cost of a claim that exists. It is never refused: what cannot be counted costs what is known of
 // it. The error is budget.ErrTime.
-func (k *Keeper) charge(ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools) (budget.Charge, error) {
+func (k *Keeper) charge(
+	ctx context.Context, claim *resourceapi.ResourceClaim, pools budget.Pools,
+) (budget.Charge, error) {
 	counter := k.Budgets.count()
 	known, counted := k.costs[claim.UID]
 	if counted && known.version == claim.ResourceVersion && (known.by == nil || known.by == counter) {
@@ -355,7 +370,13 @@ func (k *Keeper) Metrics() (out []metrics.Budget) {
 			continue
 		}
 		for _, r := range budget.Ratios(b) {
-			out = append(out, metrics.Budget{Namespace: b.Namespace, Limit: r.Limit, Model: r.Model, Used: r.Used, Hard: r.Hard})
+			out = append(out, metrics.Budget{
+				Namespace: b.Namespace,
+				Limit:     r.Limit,
+				Model:     r.Model,
+				Used:      r.Used,
+				Hard:      r.Hard,
+			})
 		}
 	}
 	slices.SortFunc(out, metrics.Budget.Compare)

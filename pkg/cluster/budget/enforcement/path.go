@@ -73,18 +73,23 @@ type ReviewPath struct {
 
 // NewReviewPath returns the path in a driver's ValidatingWebhookConfiguration, which Run keeps up to date.
 func NewReviewPath(client kubernetes.Interface, driver, configuration string) *ReviewPath {
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, configuration).String() // The RBAC rule is for this object only.
+	// The RBAC rule is for this object only.
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, configuration).String()
 	configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	return &ReviewPath{
-		client: client, driver: driver, configName: configuration, changed: make(chan struct{}, 1), accepted: map[string]time.Time{},
-		configs: read.Informer(client, configs, only, &admissionv1.ValidatingWebhookConfiguration{}, nil),
-		wanted:  true, // While no instance ran, API servers have shown the path in errors.
+		client:     client,
+		driver:     driver,
+		configName: configuration,
+		changed:    make(chan struct{}, 1),
+		accepted:   map[string]time.Time{},
+		configs:    read.Informer(client, configs, only, &admissionv1.ValidatingWebhookConfiguration{}, nil),
+		wanted:     true, // While no instance ran, API servers have shown the path in errors.
 	}
 }
 
 // NotTheAPIServer is the answer to a request on another path.
-const NotTheAPIServer = "the review could not be authenticated as the API server's: its path is not the newest one in the webhook's " +
-	"configuration; try again in a few seconds"
+const NotTheAPIServer = "the review could not be authenticated as the API server's: its path is not the newest one " +
+	"in the webhook's configuration; try again in a few seconds"
 
 // Only refuses requests on other paths before it reads them. It does so with an answer, so that the API server's error
 // shows the reason.
@@ -106,7 +111,8 @@ func (p *ReviewPath) Watch(h http.Handler) http.Handler {
 		if p.accepts(r.URL.Path) {
 			defer func() {
 				if !answered || r.Context().Err() != nil || time.Since(began) >= lateReview {
-					klog.FromContext(r.Context()).V(2).Info("A review under a GPU budget may have had no answer; its path is renewed", "after", time.Since(began))
+					klog.FromContext(r.Context()).V(2).Info("A review under a GPU budget may have had no answer; its "+
+						"path is renewed", "after", time.Since(began))
 					p.Renew()
 				}
 			}()
@@ -179,7 +185,9 @@ func (p *ReviewPath) Run(ctx context.Context) error {
 func (p *ReviewPath) annotation() string { return p.driver + "/newest-path" }
 
 // services returns the addresses of the webhooks of budgets in a configuration.
-func (p *ReviewPath) services(config *admissionv1.ValidatingWebhookConfiguration) (out []*admissionv1.ServiceReference) {
+func (p *ReviewPath) services(
+	config *admissionv1.ValidatingWebhookConfiguration,
+) (out []*admissionv1.ServiceReference) {
 	for _, w := range config.Webhooks {
 		if w.ClientConfig.Service != nil && (w.Name == "budget."+p.driver || w.Name == "budget-pods."+p.driver) {
 			out = append(out, w.ClientConfig.Service)
@@ -282,7 +290,9 @@ func (p *ReviewPath) reconcile(ctx context.Context) (again time.Duration, err er
 
 // write stores the newest path on top of the version that was read. If use is set, API servers use it from now on.
 // After a conflict, the watch has the newer version.
-func (p *ReviewPath) write(ctx context.Context, config *admissionv1.ValidatingWebhookConfiguration, path string, use bool) error {
+func (p *ReviewPath) write(
+	ctx context.Context, config *admissionv1.ValidatingWebhookConfiguration, path string, use bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, pathWrite)
 	defer cancel()
 	config = config.DeepCopy()
@@ -292,7 +302,8 @@ func (p *ReviewPath) write(ctx context.Context, config *admissionv1.ValidatingWe
 			s.Path = &path
 		}
 	}
-	_, err := p.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
+	_, err := p.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config,
+		metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write the path of reviews into ValidatingWebhookConfiguration %s: %w", p.configName, err)
 	}

@@ -63,10 +63,16 @@ type viewer interface {
 }
 
 // New returns the reviews of a driver. Without a path, they need a client certificate.
-func New(driver string, client dynamic.Interface, resources resourcev1.ResourceV1Interface, view viewer, path *ReviewPath) *Budgets {
+func New(
+	driver string, client dynamic.Interface, resources resourcev1.ResourceV1Interface, view viewer, path *ReviewPath,
+) *Budgets {
 	return &Budgets{
-		driver: driver, client: client.Resource(v1alpha1.GroupVersionResource(driver)), resources: resources, view: view, path: path,
-		desks: map[string]*desk{},
+		driver:    driver,
+		client:    client.Resource(v1alpha1.GroupVersionResource(driver)),
+		resources: resources,
+		view:      view,
+		path:      path,
+		desks:     map[string]*desk{},
 	}
 }
 
@@ -118,7 +124,12 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 		return answer
 	}
 	refuse := func(err error) *admissionv1.AdmissionResponse {
-		status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: err.Error()}
+		status := metav1.Status{
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusForbidden,
+			Reason:  metav1.StatusReasonForbidden,
+			Message: err.Error(),
+		}
 		if !errors.As(err, new(budget.Refused)) { // A second attempt can succeed.
 			status.Code, status.Reason = http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
 		}
@@ -145,7 +156,8 @@ func (b *Budgets) Review(ctx context.Context, r *admissionv1.AdmissionRequest) *
 		}
 		if err != nil && failed == nil && r.Resource.Resource == "resourceclaimtemplates" {
 			// Its claims are counted when they are created, and there can be room then.
-			answer.Warnings = append(answer.Warnings, fmt.Sprintf("now, each claim of this template is refused: %v", err))
+			answer.Warnings = append(answer.Warnings,
+				fmt.Sprintf("now, each claim of this template is refused: %v", err))
 			return answer
 		}
 		if err != nil {
@@ -258,7 +270,8 @@ func (b *Budgets) write(ctx context.Context, of *v1alpha1.GPUBudget) (*v1alpha1.
 	if err != nil {
 		return nil, err
 	}
-	u, err := b.client.Namespace(of.Namespace).UpdateStatus(ctx, &unstructured.Unstructured{Object: content}, metav1.UpdateOptions{})
+	u, err := b.client.Namespace(of.Namespace).UpdateStatus(ctx, &unstructured.Unstructured{Object: content},
+		metav1.UpdateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -279,7 +292,8 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 		if c.ResourceClaimTemplateName == nil || failed != nil {
 			continue
 		}
-		template, err := b.resources.ResourceClaimTemplates(r.Namespace).Get(short, *c.ResourceClaimTemplateName, metav1.GetOptions{})
+		template, err := b.resources.ResourceClaimTemplates(r.Namespace).Get(short, *c.ResourceClaimTemplateName,
+			metav1.GetOptions{})
 		if err != nil {
 			continue // It can be created later than the pod. In any case its claims are reviewed.
 		}
@@ -419,8 +433,10 @@ func (b *Budgets) reserveAll(namespace string, d *desk, batch []*asking) (result
 		case <-time.After(rand.N(time.Duration(attempt+1) * 4 * time.Millisecond)):
 		}
 	}
-	klog.FromContext(ctx).Info("The GPU budget changes faster than it can be written", "namespace", namespace, "err", err)
-	return fail(fmt.Errorf("the GPU budget of namespace %s changes faster than it can be written: try again", namespace))
+	klog.FromContext(ctx).Info("The GPU budget changes faster than it can be written", "namespace", namespace, "err",
+		err)
+	return fail(fmt.Errorf("the GPU budget of namespace %s changes faster than it can be written: try again",
+		namespace))
 }
 
 func copyOf(b *v1alpha1.GPUBudget) *v1alpha1.GPUBudget {

@@ -73,18 +73,19 @@ type change struct {
 }
 
 var kinds = map[string]schema.GroupVersionKind{
-	"deviceclasses":                   {Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
-	"resourceslices":                  {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceSlice"},
-	"resourceclaims":                  {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
-	"resourceclaimtemplates":          {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
-	"nodes":                           {Version: "v1", Kind: "Node"},
-	"pods":                            {Version: "v1", Kind: "Pod"},
-	"secrets":                         {Version: "v1", Kind: "Secret"},
-	"validatingwebhookconfigurations": {Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
-	"services":                        {Version: "v1", Kind: "Service"},
-	"namespaces":                      {Version: "v1", Kind: "Namespace"},
-	"configmaps":                      {Version: "v1", Kind: "ConfigMap"},
-	"gpubudgets":                      {Group: "gpu.nvidia.com", Version: "v1alpha1", Kind: "GPUBudget"},
+	"deviceclasses":          {Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
+	"resourceslices":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceSlice"},
+	"resourceclaims":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
+	"resourceclaimtemplates": {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
+	"nodes":                  {Version: "v1", Kind: "Node"},
+	"pods":                   {Version: "v1", Kind: "Pod"},
+	"secrets":                {Version: "v1", Kind: "Secret"},
+	"validatingwebhookconfigurations": {Group: "admissionregistration.k8s.io", Version: "v1",
+		Kind: "ValidatingWebhookConfiguration"},
+	"services":   {Version: "v1", Kind: "Service"},
+	"namespaces": {Version: "v1", Kind: "Namespace"},
+	"configmaps": {Version: "v1", Kind: "ConfigMap"},
+	"gpubudgets": {Group: "gpu.nvidia.com", Version: "v1alpha1", Kind: "GPUBudget"},
 }
 
 func New(t testing.TB, objects ...runtime.Object) *Env {
@@ -99,7 +100,12 @@ func New(t testing.TB, objects ...runtime.Object) *Env {
 }
 
 func (e *Env) Config() *rest.Config {
-	return &rest.Config{Host: "http://server", Transport: e, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	return &rest.Config{
+		Host:          "http://server",
+		Transport:     e,
+		QPS:           -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	}
 }
 
 func (e *Env) Client() kubernetes.Interface {
@@ -276,7 +282,8 @@ func (e *Env) RoundTrip(r *http.Request) (*http.Response, error) {
 		name = strings.TrimPrefix(namespace+"/"+parts[1], "/")
 	}
 	if kinds[resource].GroupVersion() != group {
-		return answer(r, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "not served", 0, true))
+		return answer(r, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{},
+			"", "not served", 0, true))
 	}
 	is := Request{Verb: verb(r, name), Resource: resource, Name: name}
 	if is.Writes() {
@@ -308,10 +315,18 @@ func verb(r *http.Request, name string) string {
 	case r.Method == http.MethodGet && name == "":
 		return "list"
 	}
-	return map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
+	return map[string]string{
+		http.MethodGet:    "get",
+		http.MethodPost:   "create",
+		http.MethodPut:    "update",
+		http.MethodPatch:  "patch",
+		http.MethodDelete: "delete",
+	}[r.Method]
 }
 
-func (e *Env) do(r *http.Request, is Request, namespace string, body []byte) (out any, stream *http.Response, err error) {
+func (e *Env) do(
+	r *http.Request, is Request, namespace string, body []byte,
+) (out any, stream *http.Response, err error) {
 	resource := schema.GroupResource{Group: kinds[is.Resource].Group, Resource: is.Resource}
 	old := e.Objects[is.Resource][is.Name]
 	if is.Name != "" && old == nil {
@@ -328,7 +343,8 @@ func (e *Env) do(r *http.Request, is Request, namespace string, body []byte) (ou
 		if err := json.Unmarshal(body, &o); err != nil {
 			return nil, nil, err
 		}
-		if p := o.Preconditions; p != nil && (p.UID != nil && *p.UID != old.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion()) {
+		if p := o.Preconditions; p != nil && (p.UID != nil && *p.UID != old.GetUID() || p.ResourceVersion != nil &&
+			*p.ResourceVersion != old.GetResourceVersion()) {
 			return nil, nil, conflict
 		}
 		e.Drop(is.Resource, is.Name)
@@ -395,7 +411,13 @@ func (e *Env) listOrWatch(r *http.Request, is Request, namespace string) (any, *
 		driver, _, _ := unstructured.NestedString(o.Object, "spec", "driver")
 		phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
 		node, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName")
-		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "spec.nodeName": node, "metadata.name": o.GetName()})
+		return (namespace == "" || o.GetNamespace() == namespace) &&
+			selector.Matches(fields.Set{
+				"spec.driver":   driver,
+				"status.phase":  phase,
+				"spec.nodeName": node,
+				"metadata.name": o.GetName(),
+			})
 	}
 	var found []*unstructured.Unstructured
 	for _, name := range slices.Sorted(maps.Keys(e.Objects[is.Resource])) {
@@ -467,7 +489,9 @@ type watching struct {
 	Stop func()
 }
 
-func (e *Env) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
+func (e *Env) watch(
+	r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool,
+) *http.Response {
 	in, out := io.Pipe()
 	ended := make(chan struct{})
 	w := &watching{wake: make(chan struct{}, 1)}
@@ -511,7 +535,12 @@ func (e *Env) watch(r *http.Request, resource string, from int, first []event, s
 			}
 		}
 	}()
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: &body{in, w.Stop}, Request: r}
+	return &http.Response{
+		StatusCode: http.StatusOK,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       &body{in, w.Stop},
+		Request:    r,
+	}
 }
 
 // body is a stream that ends when its reader closes it.
@@ -544,5 +573,10 @@ func answer(r *http.Request, out any, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data)), Request: r}, nil
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{"Content-Type": {"application/json"}},
+		Body:       io.NopCloser(bytes.NewReader(data)),
+		Request:    r,
+	}, nil
 }

@@ -27,8 +27,8 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-// Main is the TestMain of a package that uses bubbles. It has errors of informers only logged: their other handler waits by a clock
-// from before a bubble, whose time begins in the year 2000.
+// Main is the TestMain of a package that uses bubbles. It has errors of informers only logged: their other handler
+// waits by a clock from before a bubble, whose time begins in the year 2000.
 func Main(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())
@@ -60,7 +60,8 @@ func SlicesAt(t testing.TB, profile, node string, gpus int) (out []*resourceapi.
 // Machine returns a Node and what it publishes.
 func Machine(t testing.TB, profile, node string, gpus int) []runtime.Object {
 	t.Helper()
-	out := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"kubernetes.io/hostname": node}}}}
+	out := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node,
+		Labels: map[string]string{"kubernetes.io/hostname": node}}}}
 	for _, s := range SlicesAt(t, profile, node, gpus) {
 		out = append(out, s)
 	}
@@ -102,7 +103,12 @@ func AutoSlices(t testing.TB, board, node string, elsewhere bool) []*resourceapi
 		t.Fatal(err)
 	}
 	return slicetest.Slices(scanned, node, settings, func(o *resourceslices.Options) {
-		o.Sharing = sharing.Node{Name: node, Settings: settings, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: elsewhere}}
+		o.Sharing = sharing.Node{
+			Name:     node,
+			Settings: settings,
+			MPS:      true,
+			Demand:   sharingtest.NoDemand{Elsewhere: elsewhere},
+		}
 	})
 }
 
@@ -118,7 +124,9 @@ func (e *Env) Dynamic() dynamic.Interface {
 // PutBudget gives a namespace a budget of GPUs.
 func (e *Env) PutBudget(namespace, gpus string) {
 	e.T.Helper()
-	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"hard": map[string]any{"gpus": gpus}}}}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"hard": map[string]any{"gpus": gpus}},
+	}}
 	u.SetGroupVersionKind(kinds["gpubudgets"])
 	u.SetNamespace(namespace)
 	u.SetName(v1alpha1.Name)

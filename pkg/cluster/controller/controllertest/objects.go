@@ -60,7 +60,8 @@ func Padded(c *resourceapi.ResourceClaim, selectors ...string) *resourceapi.Reso
 			continue
 		}
 		for _, s := range selectors {
-			r.Exactly.Selectors = append(r.Exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: s}})
+			r.Exactly.Selectors = append(r.Exactly.Selectors,
+				resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: s}})
 		}
 		r.Exactly.Selectors = append(r.Exactly.Selectors, padding()...)
 	}

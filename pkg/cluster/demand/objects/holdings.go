@@ -52,8 +52,8 @@ func results(object any) []resourceapi.DeviceRequestAllocationResult {
 	return claim.Status.Allocation.Devices.Results
 }
 
-// holds returns the allocated device of this driver, and what it counts for: a profile, demand.Groups, demand.Monitors or
-// demand.Shares. Another driver's counts for nothing.
+// holds returns the allocated device of this driver, and what it counts for: a profile, demand.Groups, demand.Monitors
+// or demand.Shares. Another driver's counts for nothing.
 func holds(r resourceapi.DeviceRequestAllocationResult, driver string) (device gpu.Device, what []string) {
 	device, err := gpu.ParseName(r.Device)
 	if r.Driver != driver || err != nil {

@@ -160,7 +160,8 @@ func (c Cluster) Demand(read func(expression string) selector.Reading) []string 
 		}
 	}
 	maps.DeleteFunc(asked, func(what string, _ bool) bool {
-		return what != demand.Groups && what != demand.Monitors && what != demand.Shares && !slices.Contains(c.Known, what)
+		return what != demand.Groups && what != demand.Monitors && what != demand.Shares &&
+			!slices.Contains(c.Known, what)
 	})
 	return slices.Sorted(maps.Keys(asked))
 }
@@ -206,7 +207,12 @@ var ofShares = regexp.MustCompile(`\b(allowMultipleAllocations|isolation|compute
 // matching returns the profiles whose partitions the expressions could select, and the other kinds of devices.
 func (c Cluster) matching(expressions []string, read func(string) selector.Reading) []string {
 	profiles := c.Known
-	kinds := map[gpu.Kind]string{gpu.KindGroup: demand.Groups, gpu.KindMonitor: demand.Monitors, gpu.KindGPU: demand.Shares, gpu.KindMIG: demand.Shares}
+	kinds := map[gpu.Kind]string{
+		gpu.KindGroup:   demand.Groups,
+		gpu.KindMonitor: demand.Monitors,
+		gpu.KindGPU:     demand.Shares,
+		gpu.KindMIG:     demand.Shares,
+	}
 	named, ours := false, false
 	for _, e := range expressions {
 		r := read(e)
@@ -224,8 +230,10 @@ func (c Cluster) matching(expressions []string, read func(string) selector.Readi
 			named, ours = true, ours || n.Domain == c.Driver
 		}
 		if only, restricted := r.Required[selector.Name{Domain: c.Driver, ID: "profile"}]; restricted {
-			maps.DeleteFunc(kinds, func(k gpu.Kind, _ string) bool { return k != gpu.KindMIG }) // Only partitions have a profile.
-			profiles = slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return !slices.Contains(only, p) })
+			// Only partitions have a profile.
+			maps.DeleteFunc(kinds, func(k gpu.Kind, _ string) bool { return k != gpu.KindMIG })
+			profiles = slices.DeleteFunc(slices.Clone(profiles),
+				func(p string) bool { return !slices.Contains(only, p) })
 		}
 	}
 	if named && !ours {
