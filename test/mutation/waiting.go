@@ -13,7 +13,7 @@ var waitingMutations = []Mutation{
 		Package: controllerProgram, Test: "TestWaitingPods_RandomTraits_FivePartsAgree",
 	},
 	{
-		Name: "a pod may run away from the devices of its claims", File: "pkg/cluster/why/node.go",
+		Name: "a pod may run away from the devices of its claims", File: "pkg/cluster/why/nodes.go",
 		Old: "pod, w.allocated, w.extended)", New: "pod, nil, w.extended)",
 		Package: controllerProgram, Test: "TestWaitingPods_RandomTraits_FivePartsAgree",
 	},

@@ -179,3 +179,35 @@ func (a *asker) gone(c *Cluster) map[string]bool {
 	}
 	return out
 }
+
+// invalid says which requests the scheduler refuses for all nodes.
+func (a *asker) invalid(cluster *Cluster, claims []*resourceapi.ResourceClaim) (out []Reason) {
+	for _, c := range claims {
+		for _, q := range a.Requests(c.Spec.Devices) {
+			profile, partition := a.profileOf(q.DeviceClassName)
+			lacks := ""
+			if q.Class == nil && partition {
+				lacks = a.lacksProfile(cluster, profile)
+			}
+			if lacks != "" {
+				out = append(out,
+					Reason{Text: fmt.Sprintf("request %s: %s, so there is no DeviceClass %s", q.Name, lacks,
+						q.DeviceClassName)})
+			} else if q.Class == nil {
+				out = append(out,
+					Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
+			}
+			for _, s := range q.Selectors {
+				if s.CEL == nil {
+					out = append(out, Reason{Text: fmt.Sprintf("request %s: a selector is of an unknown kind", q.Name)})
+				}
+			}
+		}
+		for _, q := range c.Spec.Devices.Requests {
+			if q.Exactly == nil && len(q.FirstAvailable) == 0 {
+				out = append(out, Reason{Text: fmt.Sprintf("request %s is of an unknown kind", q.Name)})
+			}
+		}
+	}
+	return out
+}

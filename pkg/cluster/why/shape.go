@@ -112,3 +112,15 @@ func (s *shape) tainted() bool {
 		return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
 	})
 }
+
+// same reports whether two pools of a node have the same devices.
+func same(a, b pool.Pool) bool {
+	return slices.EqualFunc(a.Slices, b.Slices, func(x, y *pool.Slice) bool { return x.Shape == y.Shape })
+}
+
+// published returns the pool of the driver on a node.
+func (a *asker) published(s *shape) pool.Pool {
+	return pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
+		return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
+	}))
+}

@@ -1,0 +1,131 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gpu-dra-driver/pkg/cluster/ask"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+)
+
+// settle answers if no allocation is to be made, and reports whether it did.
+func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
+	if s.Pod != nil && s.Pod.DeletionTimestamp != nil || s.Claim != nil && s.Claim.DeletionTimestamp != nil {
+		a.Result, a.Summary = Settled, a.Subject+" is being deleted."
+		return true
+	}
+	if p := s.Pod; p != nil {
+		switch {
+		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
+			return true
+		case p.Spec.NodeName != "":
+			bound := c.Bound(p, driver)
+			a.Result, a.Summary, a.Reasons, a.Change = bound.Result, bound.Summary, bound.Reasons, bound.Change
+			return true
+		}
+		if reasons := gates(p); len(reasons) > 0 {
+			a.wait("the scheduler does not look at it yet", reasons...)
+			return true
+		}
+	}
+	if len(w.missing) > 0 {
+		text := "a claim is missing"
+		if len(w.unserved) > 0 && len(w.missing) <= len(w.unserved) {
+			text = "nothing serves its resources"
+		}
+		a.wait(text, w.missing...)
+		return true
+	}
+	if len(w.unread) > 0 {
+		a.Result = Undecided
+		a.Summary = fmt.Sprintf("%s: undecided, because %s could not be read.", a.Subject, ask.List(w.unread))
+		return true
+	}
+	if len(w.large) > 0 {
+		a.Result = Undecided
+		a.Summary = fmt.Sprintf("%s: undecided, because this is too large for the controller's memory: %s.", a.Subject,
+			ask.List(w.large))
+		return true
+	}
+	for _, claim := range w.allocated {
+		if s.Pod != nil && !resourceclaim.CanBeReserved(claim) && !resourceclaim.IsReservedForPod(s.Pod, claim, true) {
+			a.wait("too many pods use a claim", Reason{
+				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", ask.NameOf(claim),
+					len(claim.Status.ReservedFor)),
+			})
+			return true
+		}
+	}
+	if len(w.waiting) > 0 {
+		return false
+	}
+	a.Result, a.Summary = Settled, a.Subject+" asks for no device through DRA."
+	if len(w.allocated) > 0 {
+		a.Summary = fmt.Sprintf("%s: nothing is left to allocate.", a.Subject)
+		if closed := a.closed(c, s, w); len(closed) > 0 {
+			a.wait("its claims have devices, and the nodes of these devices do not take it", closed...)
+		}
+	}
+	for _, claim := range w.allocated {
+		a.Reasons = append(a.Reasons, Reason{Text: allocation(claim)})
+	}
+	a.Reasons = append(a.Reasons, otherReasons("the scheduler reports: ", s.Pod, c.Events)...)
+	return true
+}
+
+// closed says why the nodes of the allocated claims do not take the pod. It is empty if one does, or if none is known.
+func (a *Answer) closed(c *Cluster, s Subject, w wanted) (out []Reason) {
+	if s.Pod == nil {
+		return nil
+	}
+	for _, n := range c.Nodes {
+		if n == nil || slices.ContainsFunc(w.allocated, func(claim *resourceapi.ResourceClaim) bool {
+			selector := claim.Status.Allocation.NodeSelector
+			return selector != nil && !ask.Matches(n, nil, nil, selector)
+		}) {
+			continue
+		}
+		text := excluded(n, s.Pod, w)
+		if text == "" {
+			return nil
+		}
+		out = append(out, Reason{Text: text, Nodes: []string{n.Name}})
+	}
+	return out
+}
+
+// allocation says which devices a claim has, and for whom.
+func allocation(claim *resourceapi.ResourceClaim) string {
+	var devices, users []string
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		devices = append(devices, r.Pool+"/"+r.Device)
+	}
+	for _, r := range claim.Status.ReservedFor {
+		users = append(users, r.Name)
+	}
+	text := fmt.Sprintf("claim %s has %s", ask.NameOf(claim), ask.List(devices))
+	if len(users) == 0 {
+		return text + ", and no pod uses it"
+	}
+	return text + ", for " + ask.List(users)
+}
+
+// gates says what holds a pod back before the scheduler looks at it.
+func gates(pod *corev1.Pod) (out []Reason) {
+	for _, g := range pod.Spec.SchedulingGates {
+		text := "the pod has the scheduling gate %s; its owner must remove it"
+		if strings.HasPrefix(g.Name, "kueue.x-k8s.io/") {
+			text = "Kueue has not admitted the pod (scheduling gate %s); look at its Workload and LocalQueue"
+		}
+		out = append(out, Reason{Text: fmt.Sprintf(text, g.Name)})
+	}
+	return out
+}
