@@ -27,10 +27,10 @@ func (a *asker) profileOf(class string) (string, bool) {
 }
 
 // lacksProfiles reports whether a claim names a class that does not exist, because no GPU has its MIG profile.
-func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool {
+func (a *asker) lacksProfiles(claim *resourceapi.ResourceClaim) bool {
 	for _, q := range a.Requests(claim.Spec.Devices) {
 		if profile, partition := a.profileOf(q.DeviceClassName); partition && q.Class == nil &&
-			a.lacksProfile(c, profile) != "" {
+			a.lacksProfile(profile) != "" {
 			return true
 		}
 	}
@@ -39,12 +39,11 @@ func (a *asker) lacksProfiles(c *Cluster, claim *resourceapi.ResourceClaim) bool
 
 // lacksProfile says that no GPU of the cluster has a MIG profile, or any if the profile is empty. It returns nothing if
 // one has it, or if no GPU is known.
-func (a *asker) lacksProfile(c *Cluster, profile string) string {
-	byNode := a.byNode(c)
+func (a *asker) lacksProfile(profile string) string {
+	byNode := a.byNode()
 	if len(byNode) == 0 {
 		return ""
 	}
-	a.samples.LearnAll(byNode)
 	var pools []pool.Pool
 	capable := false
 	for _, all := range byNode {
@@ -109,20 +108,23 @@ func nearest(profile string, all []string) string {
 }
 
 // byNode returns the driver's slices of each node.
-func (a *asker) byNode(c *Cluster) map[string][]*pool.Slice {
-	out := map[string][]*pool.Slice{}
-	for _, slice := range c.Slices {
-		if slice.Shape != nil && slice.Shape.Spec.Driver == a.Driver {
-			out[slice.Node] = append(out[slice.Node], slice)
+func (a *asker) byNode() map[string][]*pool.Slice {
+	if a.slices == nil {
+		a.slices = map[string][]*pool.Slice{}
+		for _, slice := range a.Slices {
+			if slice.Shape != nil && slice.Shape.Spec.Driver == a.Driver {
+				a.slices[slice.Node] = append(a.slices[slice.Node], slice)
+			}
 		}
+		a.samples.LearnAll(a.slices)
 	}
-	return out
+	return a.slices
 }
 
 // absent says which drivers of the requests publish nothing in the cluster.
-func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []Reason) {
+func (a *asker) absent(claims []*resourceapi.ResourceClaim) (out []Reason) {
 	published := sets.New[string]()
-	for _, s := range c.Slices {
+	for _, s := range a.Slices {
 		if s.Shape != nil && len(s.Shape.Spec.Devices) > 0 {
 			published.Insert(s.Shape.Spec.Driver)
 		}
@@ -140,9 +142,9 @@ func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []R
 			lacks := ""
 			switch {
 			case len(profiles) == 1:
-				lacks = a.lacksProfile(c, profiles[0])
+				lacks = a.lacksProfile(profiles[0])
 			case len(profiles) == 0 && partition:
-				lacks = a.lacksProfile(c, "")
+				lacks = a.lacksProfile("")
 			}
 			switch {
 			case driver == a.Driver && lacks != "":
@@ -163,10 +165,10 @@ func (a *asker) absent(c *Cluster, claims []*resourceapi.ResourceClaim) (out []R
 }
 
 // gone returns the nodes that publish nothing, though claims have devices of them.
-func (a *asker) gone(c *Cluster) map[string]bool {
+func (a *asker) gone() map[string]bool {
 	out := map[string]bool{}
-	byNode := a.byNode(c)
-	for _, claim := range c.Claims {
+	byNode := a.byNode()
+	for _, claim := range a.Claims {
 		if claim == nil || claim.Status.Allocation == nil {
 			continue
 		}
@@ -181,13 +183,13 @@ func (a *asker) gone(c *Cluster) map[string]bool {
 }
 
 // invalid says which requests the scheduler refuses for all nodes.
-func (a *asker) invalid(cluster *Cluster, claims []*resourceapi.ResourceClaim) (out []Reason) {
+func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
 	for _, c := range claims {
 		for _, q := range a.Requests(c.Spec.Devices) {
 			profile, partition := a.profileOf(q.DeviceClassName)
 			lacks := ""
 			if q.Class == nil && partition {
-				lacks = a.lacksProfile(cluster, profile)
+				lacks = a.lacksProfile(profile)
 			}
 			if lacks != "" {
 				out = append(out,

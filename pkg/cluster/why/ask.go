@@ -8,96 +8,52 @@ import (
 	"context"
 	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
-
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // Ask explains whether the scheduler can allocate the subject's claims, and what would let it. It returns an answer for
-// any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
+// any objects. Each step has a file with its name: subject, nodes, judge, cause, cure, text. The limit begins once the
+// nodes are grouped, which takes a time in proportion to their number.
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	// Without a version, judged says so.
-	a := &asker{Options: o, samples: pool.NewSamples(), Asker: ask.Of(c.Classes, c.ServerVersion)}
-	answer := Answer{Subject: s.String()}
+	// Without a version, judgedBy says so.
+	a := &asker{Cluster: c, Options: o, Asker: ask.Of(c.Classes, c.ServerVersion), samples: pool.NewSamples()}
 	w := c.claims(s, o.Now)
-	a.serve(c, &w)
-	answer.Notes = w.notes
+	a.serve(&w)
+	answer := Answer{Subject: s.String(), Notes: w.notes}
 	if s.Pod != nil && c.Failed(read.Events) {
 		answer.note("the pod's Events could not be read, so refused claims and failures of its node are not considered")
 	}
-	if answer.settle(c, s, w, o.Driver) {
-		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
-		return answer
+	if a.settle(ctx, &answer, s, w) {
+		return answer // No node is asked: the scheduler does not try, or has nothing to allocate.
 	}
-	if c.Failed(read.ResourceSlices) {
-		answer.Result, answer.Summary = Undecided, answer.Subject+
-			": undecided, because ResourceSlices could not be read."
-		return answer
-	}
-	if c.Failed(read.DeviceClasses) {
-		answer.Result, answer.Summary = Undecided, answer.Subject+
-			": undecided, because DeviceClasses could not be read."
-		return answer
-	}
-	if reasons := a.invalid(c, w.waiting); len(reasons) > 0 {
-		answer.wait("the scheduler does not look at any node", reasons...)
-		// The classes that are missing are explained above.
-		if slices.ContainsFunc(w.waiting, func(claim *resourceapi.ResourceClaim) bool {
-			return !a.lacksProfiles(c, claim)
-		}) {
-			a.review(ctx, &answer, a.view(nil), w.waiting, false)
-		}
-		return answer
-	}
-	answer.judged(c)
-	if s.Pod == nil && c.Failed(read.ClaimPods) {
-		answer.note("pods could not be read, so the answer is for a claim without its pod")
-	}
-	if c.Nodes == nil {
-		answer.note("nodes could not be read, so their taints, cordons and labels are not considered")
-	}
-	if c.Failed(read.DeviceTaintRules) {
-		answer.note("DeviceTaintRules could not be read, so their taints are not considered")
-	}
-	byNode := a.byNode(c)
-	a.samples.LearnAll(byNode)
-	question := a.Question(w.waiting, c.Rules)
-	var open, closed []*ask.Node
-	excludedBy := map[string]string{}
-	for _, one := range ask.Nodes(c.Nodes, c.Slices, c.Claims) {
-		if text := excluded(one.Node, s.Pod, w); text != "" {
-			excludedBy[one.Name] = text
-			closed = append(closed, one)
-		} else {
-			open = append(open, one)
-		}
-	}
-	shapes, others := group(question, open), group(question, closed)
-	a.questions = min(20, 4*max(1, len(shapes)+len(others)))
+	answer.judgedBy(c, s)
+	nodes := a.nodes(s.Pod, w)
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
-	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
-	answer.conclude(len(open)+len(closed), shapes, c.States)
-	view := a.view(shapes)
-	gaveUp := slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal })
+	a.judge(ctx, nodes.all(), w.waiting)
+	answer.conclude(nodes, c.States)
+	view := a.view(nodes.open)
+	fatal := slices.ContainsFunc(nodes.open, func(s *shape) bool { return s.result == ask.Fatal })
 	switch {
-	case answer.Result == Fits:
-	case gaveUp:
-		answer.Cures = a.relax(ctx, shapes[:min(len(shapes), a.most(searched))], a.corrections(view, w.waiting), a.now)
+	case answer.Result == Fits: // There is nothing to explain.
+	case fatal: // The scheduler's attempt fails on all nodes, so only other selectors help.
+		answer.Cures = a.relax(ctx, a.searched(nodes.open, maxShapes), a.corrections(view, w.waiting), false)
 	default:
-		a.explain(ctx, c, &answer, view, shapes, w.waiting)
+		found := a.causes(ctx, nodes.open, w.waiting)
+		answer.Reasons, answer.GPUs, answer.HeldGPUs = found.reasons, found.gpus, found.heldGPUs
+		answer.Cures = a.cures(ctx, view, nodes.open, found.held, w.waiting)
 	}
 	if slices.ContainsFunc(answer.Cures, func(c Cure) bool { return c.Claims != nil && !c.Outside }) {
 		answer.Change = s.change()
 	}
-	answer.addExcluded(others, excludedBy)
+	answer.addExcluded(nodes)
 	answer.reconsider(otherReasons("the scheduler also reports: ", s.Pod, c.Events))
-	a.review(ctx, &answer, view, w.waiting, gaveUp)
+	a.review(ctx, &answer, view, w.waiting, fatal)
 	if o.Devices {
-		for _, one := range slices.Concat(shapes, others) {
+		for _, one := range nodes.all() {
 			answer.Devices = append(answer.Devices, a.Obstacles(ctx, one.Node, w.waiting)...)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
@@ -21,14 +20,18 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
-func (a *asker) explain(
-	ctx context.Context, c *Cluster, answer *Answer, view *admission.ClusterView, shapes []*shape,
-	claims []*resourceapi.ResourceClaim,
-) {
-	answer.Reasons = append(answer.Reasons, a.absent(c, claims)...)
-	gone := a.gone(c)
+// causes say why no node can allocate the claims.
+type causes struct {
+	reasons []Reason
+	// held are the shapes whose reason is CauseHeld. They have so many GPUs; claims have heldGPUs of them.
+	held           []*shape
+	gpus, heldGPUs int
+}
 
+// causes finds the reasons of the shapes, none of which can allocate the claims.
+func (a *asker) causes(ctx context.Context, shapes []*shape, claims []*resourceapi.ResourceClaim) (out causes) {
+	out.reasons = a.absent(claims)
+	gone := a.gone()
 	tolerant := withTolerations(claims, nil)
 	texts := make([]string, len(shapes))
 	ask.Each(len(shapes), func(i int) {
@@ -36,43 +39,31 @@ func (a *asker) explain(
 			texts[i] = causeGone
 		}
 	})
-	nodes, one := map[string][]string{}, map[string]*shape{}
+	byText := map[string][]string{}
 	for i, s := range shapes {
-		nodes[texts[i]], one[texts[i]] = append(nodes[texts[i]], s.Names...), s
-	}
-	for _, text := range slices.Sorted(maps.Keys(nodes)) {
-		slices.Sort(nodes[text])
-		reason := Reason{Text: text, Nodes: nodes[text]}
-		if len(reason.Nodes) == 1 {
-			reason.Text = strings.Replace(text, endCordon, endCordon+one[text].cordoned(a.Driver), 1)
+		byText[texts[i]] = append(byText[texts[i]], s.Names...)
+		if !strings.HasPrefix(texts[i], CauseHeld) {
+			continue
 		}
-		answer.Reasons = append(answer.Reasons, reason)
+		out.held = append(out.held, s)
+		out.heldGPUs += len(s.taken()) * len(s.Names)
+		for _, d := range s.devices() {
+			if pool.KindOf(d).Type == gpu.KindGPU {
+				out.gpus += len(s.Names)
+			}
+		}
 	}
-	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int {
+	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		slices.Sort(byText[text])
+		out.reasons = append(out.reasons, Reason{nameCordoned(text, byText[text], shapes), byText[text]})
+	}
+	slices.SortStableFunc(out.reasons, func(x, y Reason) int {
 		if len(x.Nodes) == 0 || len(y.Nodes) == 0 {
 			return len(x.Nodes) - len(y.Nodes) // A cause of the whole cluster explains the nodes.
 		}
 		return len(y.Nodes) - len(x.Nodes)
 	})
-	var held []*shape
-	for i, s := range shapes {
-		if strings.HasPrefix(texts[i], CauseHeld) {
-			held = append(held, s)
-			answer.HeldGPUs += len(s.taken(a.Driver)) * len(s.Names)
-			for _, d := range s.devices(a.Driver) {
-				if pool.KindOf(d).Type == gpu.KindGPU {
-					answer.GPUs += len(s.Names)
-				}
-			}
-		}
-	}
-	answer.Cures = a.cures(ctx, view, shapes, held, claims)
-	for i, c := range answer.Cures {
-		at := slices.IndexFunc(shapes, func(s *shape) bool { return len(c.Nodes) == 1 && s.Name == c.Nodes[0] })
-		if at >= 0 {
-			answer.Cures[i].Text = strings.Replace(c.Text, endCordon, endCordon+shapes[at].cordoned(a.Driver), 1)
-		}
-	}
+	return out
 }
 
 // CauseHeld is the reason of nodes that could allocate the claims without other claims.
@@ -108,7 +99,7 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	case s.result == ask.Unknown:
 		return causeUndecided
 	}
-	published := a.published(s)
+	published := s.published()
 	if !published.Whole && len(published.Slices) > 0 {
 		return causePart
 	}
@@ -118,8 +109,10 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	case ask.Unknown:
 		return causeUnknown
 	}
+	// If the claims fit with all taints tolerated, the taints are the cause. The second question is for nodes on which
+	// neither the taints nor other claims alone are.
 	if s.tainted() {
-		if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
+		if a.fits(ctx, s.Node, nil, tolerant) {
 			return causeTaint + meaning(a.Taints(ctx, s.Node, claims))
 		}
 		if a.onEmpty(ctx, s, tolerant) == ask.Yes {
@@ -140,22 +133,24 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 
 // beside says why a node that could allocate the claims if it were empty does not have free devices for them.
 func (a *asker) beside(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
-	taken, published := s.taken(a.Driver), a.published(s)
-	gone := s.closed(a.Driver)
+	taken, published := s.taken(), s.published()
+	gone := s.closed()
 	for g, held := range taken {
 		gone[g] = gone[g] || held
 	}
+	// A GPU that another claim has is not partitioned for this one, and a closed GPU gets no claim: only the others can
+	// publish more devices that help.
 	if text := a.onDemand(ctx, published.Without(gone), claims, causeMore, causeMaybe); text != "" {
 		return causeFree + text
 	}
 	if !s.tainted() {
 		return CauseHeld
 	}
-	if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
+	if a.fits(ctx, s.Node, nil, tolerant) {
 		return causeRest + meaning(a.Taints(ctx, s.Node, claims))
 	}
 	if a.onDemand(ctx, published.Without(taken), tolerant, causeMore, causeMaybe) != "" {
-		return causeRest + meaning(s.taints(a.Driver, func(g string) bool { return !taken[g] }))
+		return causeRest + meaning(s.taints(func(g string) bool { return !taken[g] }))
 	}
 	return CauseHeld
 }
@@ -174,15 +169,15 @@ func (a *asker) onDemand(
 		if same(later.pool, published) {
 			continue
 		}
-		if result, _ := a.allocate(ctx, ask.Empty(later.pool), nil, claims); result == ask.Yes {
+		if a.fits(ctx, ask.Empty(later.pool), nil, claims) {
 			return later.text
 		}
 	}
 	return ""
 }
 
-// endCordon is a command without the names of GPUs.
-const endCordon = "kubectl gpu uncordon"
+// uncordonCommand is a command without the names of GPUs.
+const uncordonCommand = "kubectl gpu uncordon"
 
 // meaning says what taints mean.
 func meaning(taints []resourceapi.DeviceTaint) string {
@@ -194,7 +189,7 @@ func meaning(taints []resourceapi.DeviceTaint) string {
 		case t.Key == wire.UnhealthyTaint:
 			found.Insert(fmt.Sprintf("unhealthy (%s; kubectl gpu doctor says what to do)", t.Value))
 		case t.Key == wire.CordonTaint:
-			found.Insert("cordoned by an administrator (" + endCordon + ")")
+			found.Insert("cordoned by an administrator (" + uncordonCommand + ")")
 		case t.Key == wire.ReservedTaint:
 			found.Insert("reserved for a pod of higher priority, whose victims leave")
 		default:

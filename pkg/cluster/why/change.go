@@ -20,38 +20,42 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// relaxation is one change of the claims.
+// relaxation is a change of the claims, and a cure if it helps.
 type relaxation struct {
-	text   string
-	claims []*resourceapi.ResourceClaim
+	Cure
 	// group holds relaxations of which the first that helps is enough.
 	group string
-	// amount is set if less of a capacity is asked for.
-	amount *amount
-	// outside means that a thing beside the claims can change instead, such as a cordon.
-	outside bool
+	// less is set if less of a capacity is asked for.
+	less *amount
 }
 
-// amount is a capacity of a request, and the amount to ask for. above is a larger amount, which does not help if
-// another relaxation of the group has it.
+// amount is a capacity of a request, with the value to ask for. above is a larger value, which does not help if another
+// relaxation of the group has it.
 type amount struct {
 	claim, request int
-	lesser
-	above int64
+	name           resourceapi.QualifiedName
+	asked, value   resource.Quantity
+	above          int64
 }
 
 // less returns the relaxation to an amount.
 func less(claims []*resourceapi.ResourceClaim, to amount) relaxation {
+	q := claims[to.claim].Spec.Devices.Requests[to.request]
+	text := fmt.Sprintf("request %s: ask for %s of %s instead of %s", q.Name, to.value.String(), to.name,
+		to.asked.String())
+	out := relaxed(claims, to.claim, fmt.Sprintf("capacity %d %d %s", to.claim, to.request, to.name), text,
+		func(d *resourceapi.DeviceClaim) { d.Requests[to.request].Exactly.Capacity.Requests[to.name] = to.value })
+	out.less = &to
+	return out
+}
+
+// relaxed returns a change of one of the claims.
+func relaxed(
+	claims []*resourceapi.ResourceClaim, claim int, group, text string, change func(*resourceapi.DeviceClaim),
+) relaxation {
 	changed := copies(claims)
-	q := &changed[to.claim].Spec.Devices.Requests[to.request]
-	q.Exactly.Capacity.Requests[to.name] = to.amount
-	return relaxation{
-		text: fmt.Sprintf("request %s: ask for %s of %s instead of %s", q.Name, to.amount.String(), to.name,
-			to.asked.String()),
-		claims: changed,
-		group:  fmt.Sprintf("capacity %d %d %s", to.claim, to.request, to.name),
-		amount: &to,
-	}
+	change(&changed[claim].Spec.Devices)
+	return relaxation{Cure: Cure{Text: text, Claims: changed}, group: group}
 }
 
 // corrections returns the claims with misspelled names of attributes corrected, a selector at a time.
@@ -62,14 +66,13 @@ func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.R
 				continue
 			}
 			for k, s := range q.Exactly.Selectors {
-				corrected, change := view.Correct(s.CEL.Expression)
-				if change == "" {
-					continue
+				if corrected, text := view.Correct(s.CEL.Expression); text != "" {
+					change := func(d *resourceapi.DeviceClaim) {
+						d.Requests[j].Exactly.Selectors[k].CEL.Expression = corrected
+					}
+					text = fmt.Sprintf("request %s: %s", q.Name, text)
+					out = append(out, relaxed(claims, i, "selector", text, change))
 				}
-				changed := copies(claims)
-				changed[i].Spec.Devices.Requests[j].Exactly.Selectors[k].CEL.Expression = corrected
-				out = append(out, relaxation{text: fmt.Sprintf("request %s: %s", q.Name, change), claims: changed,
-					group: "selector"})
 			}
 		}
 	}
@@ -80,52 +83,47 @@ func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.R
 // capacity, another class.
 func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim) (out []relaxation) {
 	for _, t := range taintsOf(shapes) {
-		out = append(out, relaxation{text: a.taintCure(t), claims: withTolerations(claims, &t), outside: true})
-	}
-	change := func(claim, request int, group, text string, f func(q *resourceapi.ExactDeviceRequest)) {
-		changed := copies(claims)
-		f(changed[claim].Spec.Devices.Requests[request].Exactly)
-		out = append(out, relaxation{text: text, claims: changed, group: group})
+		out = append(out, relaxation{
+			Cure: Cure{Text: a.taintCure(t), Claims: withTolerations(claims, &t), Outside: true},
+		})
 	}
 	for i, c := range claims {
 		for j, q := range c.Spec.Devices.Requests {
 			if q.Exactly == nil {
 				continue
 			}
-			where := "request " + q.Name
-			for n := q.Exactly.Count - 1; n >= 1 && n >= q.Exactly.Count-16; n-- {
-				change(i, j, fmt.Sprintf("count %d %d", i, j),
-					fmt.Sprintf("%s: ask for %d instead of %d", where, n, q.Exactly.Count),
+			change := func(group, text string, f func(*resourceapi.ExactDeviceRequest)) {
+				out = append(out, relaxed(claims, i, group, "request "+q.Name+": "+text,
+					func(d *resourceapi.DeviceClaim) { f(d.Requests[j].Exactly) }))
+			}
+			asked := q.Exactly
+			for n := asked.Count - 1; n >= 1 && n >= asked.Count-16; n-- {
+				change(fmt.Sprintf("count %d %d", i, j), fmt.Sprintf("ask for %d instead of %d", n, asked.Count),
 					func(q *resourceapi.ExactDeviceRequest) { q.Count = n })
 			}
-			above := map[resourceapi.QualifiedName]int64{}
-			for _, lower := range capacities(q.Exactly.Capacity) {
-				to := amount{i, j, lower, cmp.Or(above[lower.name], lower.asked.Value())}
+			for _, to := range amounts(i, j, asked.Capacity) {
 				out = append(out, less(claims, to))
-				above[lower.name] = lower.amount.Value()
 			}
-			for k, s := range q.Exactly.Selectors {
-				change(i, j, "", fmt.Sprintf("%s: drop the selector %s", where, ask.Brief(s.CEL.Expression)),
+			for k, s := range asked.Selectors {
+				change("", "drop the selector "+ask.Brief(s.CEL.Expression),
 					func(q *resourceapi.ExactDeviceRequest) { q.Selectors = slices.Delete(q.Selectors, k, k+1) })
 			}
-			if q.Exactly.Count > 1 {
+			if asked.Count > 1 {
 				continue // Partitions instead of several GPUs are a large change.
 			}
-			for _, name := range a.otherClasses(q.Exactly.DeviceClassName) {
-				change(i, j, fmt.Sprintf("class %d %d", i, j),
-					fmt.Sprintf("%s: use the class %s instead of %s", where, name, q.Exactly.DeviceClassName),
+			for _, name := range a.otherClasses(asked.DeviceClassName) {
+				change(fmt.Sprintf("class %d %d", i, j),
+					fmt.Sprintf("use the class %s instead of %s", name, asked.DeviceClassName),
 					func(q *resourceapi.ExactDeviceRequest) { q.DeviceClassName = name })
 			}
 		}
 		for k, constraint := range c.Spec.Devices.Constraints {
-			name := cmp.Or(constraint.MatchAttribute, constraint.DistinctAttribute)
-			if name == nil {
-				continue
+			if name := cmp.Or(constraint.MatchAttribute, constraint.DistinctAttribute); name != nil {
+				text := fmt.Sprintf("claim %s: drop the constraint on %s", c.Name, *name)
+				out = append(out, relaxed(claims, i, "", text, func(d *resourceapi.DeviceClaim) {
+					d.Constraints = slices.Delete(d.Constraints, k, k+1)
+				}))
 			}
-			changed := copies(claims)
-			changed[i].Spec.Devices.Constraints = slices.Delete(changed[i].Spec.Devices.Constraints, k, k+1)
-			out = append(out, relaxation{text: fmt.Sprintf("claim %s: drop the constraint on %s", c.Name, *name),
-				claims: changed})
 		}
 	}
 	return out
@@ -177,9 +175,9 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 		}
 	}
 	var out []resourceapi.DeviceTaint
-	const most = 8
+	const maxTaints = 8
 	names := slices.Sorted(maps.Keys(found))
-	for _, name := range names[:min(len(names), most)] {
+	for _, name := range names[:min(len(names), maxTaints)] {
 		out = append(out, found[name])
 	}
 	return out
@@ -200,15 +198,9 @@ func (a *asker) taintCure(t resourceapi.DeviceTaint) string {
 	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", ask.TaintText(t))
 }
 
-// lesser is a smaller amount of a capacity.
-type lesser struct {
-	name          resourceapi.QualifiedName
-	asked, amount resource.Quantity
-}
-
-// capacities returns smaller amounts of each requested capacity, the largest first: seven eighths to one eighth, then
+// amounts returns smaller amounts of each capacity of a request, the largest first: seven eighths to one eighth, then
 // halves of it.
-func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
+func amounts(claim, request int, all *resourceapi.CapacityRequirements) (out []amount) {
 	if all == nil {
 		return nil
 	}
@@ -218,13 +210,22 @@ func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 		if !ok || asked < 8 {
 			continue
 		}
+		above := asked
 		for _, part := range []int64{112, 96, 80, 64, 48, 32, 16, 8, 4, 2, 1} { // of 128
 			n := int64(float64(asked) * float64(part) / 128)
 			if mib := int64(1 << 20); n > mib {
 				n -= n % mib
 			}
 			if n > 0 {
-				out = append(out, lesser{name, q, *resource.NewQuantity(n, resource.BinarySI)})
+				out = append(out, amount{
+					claim:   claim,
+					request: request,
+					name:    name,
+					asked:   q,
+					value:   *resource.NewQuantity(n, resource.BinarySI),
+					above:   above,
+				})
+				above = n
 			}
 		}
 	}
@@ -243,8 +244,8 @@ func (a *asker) otherClasses(name string) (out []string) {
 		}
 	}
 	slices.SortFunc(out, func(x, y string) int { return cmp.Compare(y, x) })
-	const most = 24
-	return out[:min(len(out), most)]
+	const maxClasses = 24
+	return out[:min(len(out), maxClasses)]
 }
 
 // kind returns the kind of this driver's devices that a class selects, or "", and whether it selects a MIG profile.

@@ -34,10 +34,10 @@ type Cure struct {
 
 // Bounds of the search for cures.
 const (
-	searched  = 64 // shapes
-	releasing = 16 // shapes
-	brief     = 4  // shapes of each search, with Options.Brief
-	cureLimit = 3  // cures of one group
+	maxShapes      = 64
+	maxHeldShapes  = 16
+	maxBriefShapes = 4 // of each search, with Options.Brief
+	maxReleases    = 3
 )
 
 // everyone returns the names of all claims that hold devices of the node.
@@ -59,35 +59,38 @@ func (a *asker) cures(
 			usable = append(usable, s)
 		}
 	}
-	usable = usable[:min(len(usable), a.most(searched))]
+	usable = a.searched(usable, maxShapes)
 	out := a.releases(ctx, held, claims)
 	changes := append(a.corrections(view, claims), a.relaxations(usable, claims)...)
-	out = append(out, a.relax(ctx, usable, changes, a.now)...)
+	out = append(out, a.relax(ctx, usable, changes, false)...)
 	if len(out) == 0 {
 		changes = slices.DeleteFunc(changes, func(r relaxation) bool { return strings.HasPrefix(r.group, "class ") })
-		out = a.relax(ctx, usable, changes, a.later)
+		out = a.relax(ctx, usable, changes, true)
+	}
+	for i, c := range out {
+		out[i].Text = nameCordoned(c.Text, c.Nodes, shapes)
 	}
 	return out
 }
 
-// most returns the number of shapes for a search.
-func (a *asker) most(shapes int) int {
+// searched returns the shapes of a search.
+func (a *asker) searched(shapes []*shape, limit int) []*shape {
 	if a.Brief {
-		return brief
+		limit = maxBriefShapes
 	}
-	return shapes
+	return shapes[:min(len(shapes), limit)]
 }
 
 // releases returns the smallest sets of claims without which a node can allocate the claims.
 func (a *asker) releases(ctx context.Context, held []*shape, claims []*resourceapi.ResourceClaim) (out []Cure) {
 	slices.SortStableFunc(held, func(x, y *shape) int { return len(x.everyone()) - len(y.everyone()) })
-	for _, s := range held[:min(len(held), a.most(releasing))] {
+	for _, s := range a.searched(held, maxHeldShapes) {
 		for _, set := range a.smallest(ctx, s, claims) {
 			out = append(out, a.release(s, set))
 		}
 	}
 	slices.SortStableFunc(out, func(x, y Cure) int { return len(x.Release) - len(y.Release) })
-	return out[:min(len(out), cureLimit)]
+	return out[:min(len(out), maxReleases)]
 }
 
 // smallest returns the single claims whose end suffices, or one set of which no claim can stay.
@@ -96,24 +99,26 @@ func (a *asker) smallest(
 ) (out [][]*resourceapi.ResourceClaim) {
 	holders := s.Holders()
 	for _, h := range holders {
-		if result, _ := a.allocate(ctx, s.Node, sets.New(ask.NameOf(h)), claims); result == ask.Yes {
+		if a.fits(ctx, s.Node, sets.New(ask.NameOf(h)), claims) {
 			out = append(out, []*resourceapi.ResourceClaim{h})
 		}
-		if len(out) == cureLimit || ctx.Err() != nil {
+		if len(out) == maxReleases || ctx.Err() != nil {
 			return out
 		}
 	}
 	if len(out) > 0 {
 		return out
 	}
+	// No single claim suffices. All leave, and each comes back unless its return prevents the allocation: one question
+	// for each claim, where to try all sets of two and three would need thousands.
 	gone := s.everyone()
-	if result, _ := a.allocate(ctx, s.Node, gone, claims); result != ask.Yes {
+	if !a.fits(ctx, s.Node, gone, claims) {
 		return nil
 	}
 	var needed []*resourceapi.ResourceClaim
 	for _, h := range holders {
 		gone.Delete(ask.NameOf(h))
-		if result, _ := a.allocate(ctx, s.Node, gone, claims); result != ask.Yes {
+		if !a.fits(ctx, s.Node, gone, claims) {
 			gone.Insert(ask.NameOf(h))
 			needed = append(needed, h)
 		}
@@ -179,95 +184,65 @@ func (a *asker) holder(c *resourceapi.ResourceClaim) string {
 	return fmt.Sprintf("%s (%s)", ask.NameOf(c), text)
 }
 
-// now reports whether the node can allocate the claims beside all others.
-func (a *asker) now(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (Cure, bool) {
-	result, _ := a.allocate(ctx, s.Node, nil, claims)
-	return Cure{}, result == ask.Yes
-}
-
-// later reports whether the node can allocate the claims once other claims have ended.
-func (a *asker) later(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (Cure, bool) {
-	if a.onEmpty(ctx, s, claims) != ask.Yes {
-		return Cure{}, false
-	}
-	sets := a.smallest(ctx, s, claims)
-	if len(sets) == 0 {
-		return Cure{}, false
-	}
-	return a.release(s, sets[0]), true
-}
-
-// relax tries each change on the shapes until one can allocate the changed claims.
-func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation,
-	try func(context.Context, *shape, []*resourceapi.ResourceClaim) (Cure, bool)) []Cure {
-	found := make([]*Cure, len(changes))
+// relax tries each change on the shapes. A cure has all shapes on which the change helps beside other claims, or the
+// first on which it helps after the end of others.
+func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation, afterEnd bool) (out []Cure) {
 	ask.Each(len(changes), func(i int) {
+		r := &changes[i]
 		for _, s := range shapes {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return
-			}
-			c, ok := try(ctx, s, changes[i].claims)
-			if !ok {
-				continue
-			}
-			if found[i] == nil {
-				c.Claims, c.Outside = changes[i].claims, changes[i].outside
-				if c.Text == "" {
-					c.Text = changes[i].text
-				} else {
-					c.Text = changes[i].text + ", and " + c.Text
+			case !afterEnd && a.fits(ctx, s.Node, nil, r.Claims):
+				r.Nodes = append(r.Nodes, s.Names...)
+			case afterEnd && a.onEmpty(ctx, s, r.Claims) == ask.Yes:
+				if sets := a.smallest(ctx, s, r.Claims); len(sets) > 0 {
+					end := a.release(s, sets[0])
+					r.Text, r.Nodes, r.Release = r.Text+", and "+end.Text, end.Nodes, end.Release
+					return
 				}
-				found[i] = &c
 			}
-			if len(c.Release) > 0 {
-				found[i].Nodes = []string{s.Node.Name}
-				return
-			}
-			found[i].Nodes = append(found[i].Nodes, s.Names...)
 		}
 	})
-	var out []Cure
-	used := map[string]bool{}
-	for i, c := range found {
-		if c == nil || used[changes[i].group] {
+	used := sets.New[string]()
+	for _, r := range changes {
+		if r.Nodes == nil || used.Has(r.group) {
 			continue
 		}
-		used[changes[i].group] = changes[i].group != ""
-		if changes[i].amount != nil && len(c.Release) == 0 {
-			a.refine(ctx, shapes, *changes[i].amount, c)
+		if r.group != "" {
+			used.Insert(r.group)
 		}
-		slices.Sort(c.Nodes)
-		out = append(out, *c)
+		if r.less != nil && !afterEnd {
+			a.refine(ctx, shapes, &r)
+		}
+		slices.Sort(r.Nodes)
+		out = append(out, r.Cure)
 	}
 	return out
 }
 
-// refine raises the amount of a cure to the largest whole number of Gi, Mi or units that helps.
-func (a *asker) refine(ctx context.Context, shapes []*shape, found amount, c *Cure) {
-	unit := int64(1)
+// refine raises the amount of a change to the largest whole number of Gi, Mi or units that helps.
+func (a *asker) refine(ctx context.Context, shapes []*shape, r *relaxation) {
+	to, unit := *r.less, int64(1)
 	for _, larger := range []int64{1 << 20, 1 << 30} {
-		if found.amount.Value() >= larger {
+		if to.value.Value() >= larger {
 			unit = larger
 		}
 	}
-	shapes = slices.DeleteFunc(slices.Clone(shapes),
-		func(s *shape) bool { return !slices.Contains(c.Nodes, s.Names[0]) })
-	low, high := found.amount.Value()/unit, (found.above-1)/unit
+	low, high := to.value.Value()/unit, (to.above-1)/unit
 	for low < high {
-		to := found
-		middle := (low + high + 1) / 2
-		to.amount = *resource.NewQuantity(middle*unit, resource.BinarySI)
-		change := less(c.Claims, to)
-		var nodes []string
+		middle := (low + high + 1) / 2 // Rounded up: low helps already, so a middle of low would never end.
+		to.value = *resource.NewQuantity(middle*unit, resource.BinarySI)
+		try := less(r.Claims, to)
 		for _, s := range shapes {
-			if _, ok := a.now(ctx, s, change.claims); ok {
-				nodes = append(nodes, s.Names...)
+			if slices.Contains(r.Nodes, s.Names[0]) && a.fits(ctx, s.Node, nil, try.Claims) {
+				try.Nodes = append(try.Nodes, s.Names...)
 			}
 		}
-		if len(nodes) == 0 {
+		if try.Nodes == nil {
 			high = middle - 1
-			continue
+		} else {
+			low, *r = middle, try
 		}
-		low, c.Text, c.Nodes, c.Claims = middle, change.text, nodes, change.claims
 	}
 }

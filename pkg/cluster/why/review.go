@@ -19,7 +19,7 @@ import (
 // possible returns the pool of the driver on a node, with the devices that the node could publish. It has no slices if
 // the node publishes all of them.
 func (a *asker) possible(s *shape) pool.Pool {
-	published := a.published(s)
+	published := s.published()
 	p := a.samples.Add(published)
 	if !p.OnDemand() && same(p, published) {
 		return pool.Pool{}
@@ -38,7 +38,7 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 			continue
 		}
 		seen.Insert(s.Bare)
-		p := a.published(s)
+		p := s.published()
 		if more := a.possible(s); len(more.Slices) > 0 {
 			onDemand, p = true, more
 		}

@@ -4,16 +4,42 @@
 package why
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"gpu-dra-driver/pkg/cluster/ask"
+	"gpu-dra-driver/pkg/cluster/read"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
+
+// settle answers if the scheduler looks at no node, or if that is not known, and reports whether it did.
+func (a *asker) settle(ctx context.Context, answer *Answer, s Subject, w wanted) bool {
+	if answer.settle(a.Cluster, s, w, a.Driver) {
+		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, a.Events, a.Now)...)
+		return true
+	}
+	for _, needed := range []read.Resource{read.ResourceSlices, read.DeviceClasses} {
+		if a.Failed(needed) {
+			answer.undecided("because %s could not be read", needed)
+			return true
+		}
+	}
+	reasons := a.invalid(w.waiting)
+	if len(reasons) == 0 {
+		return false
+	}
+	answer.wait("the scheduler does not look at any node", reasons...)
+	// The classes that are missing are explained above.
+	if slices.ContainsFunc(w.waiting, func(c *resourceapi.ResourceClaim) bool { return !a.lacksProfiles(c) }) {
+		a.review(ctx, answer, a.view(nil), w.waiting, false)
+	}
+	return true
+}
 
 // settle answers if no allocation is to be made, and reports whether it did.
 func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
@@ -45,14 +71,11 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 		return true
 	}
 	if len(w.unread) > 0 {
-		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s: undecided, because %s could not be read.", a.Subject, ask.List(w.unread))
+		a.undecided("because %s could not be read", ask.List(w.unread))
 		return true
 	}
 	if len(w.large) > 0 {
-		a.Result = Undecided
-		a.Summary = fmt.Sprintf("%s: undecided, because this is too large for the controller's memory: %s.", a.Subject,
-			ask.List(w.large))
+		a.undecided("because this is too large for the controller's memory: %s", ask.List(w.large))
 		return true
 	}
 	for _, claim := range w.allocated {

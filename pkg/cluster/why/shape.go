@@ -22,16 +22,17 @@ import (
 // shape is a set of nodes that the allocator cannot distinguish, and its answer for them.
 type shape struct {
 	*ask.Alike
+	driver string // The slices of other drivers count for the allocator only.
 	result ask.Outcome
 	text   string
 }
 
 // devices iterates over the devices of the driver on the node, with their pools.
-func (s *shape) devices(driver string) iter.Seq2[string, resourceapi.Device] {
+func (s *shape) devices() iter.Seq2[string, resourceapi.Device] {
 	return func(yield func(string, resourceapi.Device) bool) {
 		for _, slice := range s.Slices {
 			for _, d := range slice.Spec.Devices {
-				if slice.Spec.Driver == driver && !yield(slice.Spec.Pool.Name, d) {
+				if slice.Spec.Driver == s.driver && !yield(slice.Spec.Pool.Name, d) {
 					return
 				}
 			}
@@ -40,18 +41,18 @@ func (s *shape) devices(driver string) iter.Seq2[string, resourceapi.Device] {
 }
 
 // taken returns the GPUs of the driver of which claims have all or a part.
-func (s *shape) taken(driver string) map[string]bool {
+func (s *shape) taken() map[string]bool {
 	type device struct{ pool, name string }
 	held := map[device]bool{}
 	for _, c := range s.Holders() {
-		for r := range pool.Results(c.Status.Allocation, driver) {
+		for r := range pool.Results(c.Status.Allocation, s.driver) {
 			if !ptr.Deref(r.AdminAccess, false) {
 				held[device{r.Pool, r.Device}] = true
 			}
 		}
 	}
 	out := map[string]bool{}
-	for in, d := range s.devices(driver) {
+	for in, d := range s.devices() {
 		if held[device{in, d.Name}] {
 			for _, g := range pool.GPUsOf(d) {
 				out[g] = true
@@ -62,9 +63,9 @@ func (s *shape) taken(driver string) map[string]bool {
 }
 
 // closed returns the GPUs of the driver with a taint against new claims.
-func (s *shape) closed(driver string) map[string]bool {
+func (s *shape) closed() map[string]bool {
 	out := map[string]bool{}
-	for _, d := range s.devices(driver) {
+	for _, d := range s.devices() {
 		for _, g := range pool.GPUsOf(d) {
 			out[g] = out[g] || len(against(d)) > 0
 		}
@@ -73,8 +74,8 @@ func (s *shape) closed(driver string) map[string]bool {
 }
 
 // taints returns the taints of some GPUs against new claims.
-func (s *shape) taints(driver string, of func(gpu string) bool) (out []resourceapi.DeviceTaint) {
-	for _, d := range s.devices(driver) {
+func (s *shape) taints(of func(gpu string) bool) (out []resourceapi.DeviceTaint) {
+	for _, d := range s.devices() {
 		if pool.KindOf(d).Type == gpu.KindGPU && of(d.Name) {
 			out = append(out, against(d)...)
 		}
@@ -90,21 +91,25 @@ func against(d resourceapi.Device) []resourceapi.DeviceTaint {
 	})
 }
 
-// cordoned returns the node's cordoned GPUs as arguments of a command, or nothing if they are many.
-func (s *shape) cordoned(driver string) (arguments string) {
+// nameCordoned adds the cordoned GPUs to the command in a text about one node, unless they are many.
+func nameCordoned(text string, nodes []string, shapes []*shape) string {
+	at := slices.IndexFunc(shapes, func(s *shape) bool { return len(nodes) == 1 && s.Name == nodes[0] })
+	if at < 0 || !strings.Contains(text, uncordonCommand) {
+		return text
+	}
 	found := sets.New[string]()
-	for _, d := range s.devices(driver) {
+	for _, d := range shapes[at].devices() {
 		if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == wire.CordonTaint }) {
 			if named, err := gpu.ParseName(d.Name); err == nil && named.Kind == gpu.KindGPU {
-				found.Insert(" " + s.Name + "/" + d.Name)
+				found.Insert(" " + nodes[0] + "/" + d.Name)
 			}
 		}
 	}
-	const most = 8
-	if found.Len() > most {
-		return ""
+	const maxNamed = 8
+	if found.Len() > maxNamed {
+		return text
 	}
-	return strings.Join(sets.List(found), "")
+	return strings.Replace(text, uncordonCommand, uncordonCommand+strings.Join(sets.List(found), ""), 1)
 }
 
 func (s *shape) tainted() bool {
@@ -118,9 +123,9 @@ func same(a, b pool.Pool) bool {
 	return slices.EqualFunc(a.Slices, b.Slices, func(x, y *pool.Slice) bool { return x.Shape == y.Shape })
 }
 
-// published returns the pool of the driver on a node.
-func (a *asker) published(s *shape) pool.Pool {
+// published returns the pool of the driver on the node.
+func (s *shape) published() pool.Pool {
 	return pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
-		return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
+		return one.Shape.Spec.Driver != s.driver || one.Node != s.Name
 	}))
 }

@@ -174,9 +174,9 @@ func (w *wanted) unnamed(pod *corev1.Pod) {
 }
 
 // serve explains the extended resources that no class serves. A device plugin can serve them.
-func (a *asker) serve(c *Cluster, w *wanted) {
+func (a *asker) serve(w *wanted) {
 	for _, name := range w.unserved {
-		plugin := c.Nodes == nil || slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		plugin := a.Nodes == nil || slices.ContainsFunc(a.Nodes, func(n *corev1.Node) bool {
 			if n == nil {
 				return false
 			}
@@ -186,12 +186,12 @@ func (a *asker) serve(c *Cluster, w *wanted) {
 		profile, partition := strings.CutPrefix(string(name), "nvidia.com/mig-")
 		lacks := ""
 		if partition {
-			lacks = a.lacksProfile(c, profile)
+			lacks = a.lacksProfile(profile)
 		}
 		switch {
-		case c.Failed(read.DeviceClasses):
+		case a.Failed(read.DeviceClasses):
 			w.unread = append(w.unread, "the DeviceClasses")
-		case partition && c.Failed(read.ResourceSlices):
+		case partition && a.Failed(read.ResourceSlices):
 			w.unread = append(w.unread, "ResourceSlices")
 		case waiting.Implicit(name): // No device plugin can serve it.
 			w.miss("no DeviceClass serves %s: there is no DeviceClass %s; ask for an existing one",

@@ -14,16 +14,21 @@ import (
 	"gpu-dra-driver/pkg/cluster/read"
 )
 
+func (a *Answer) undecided(because string, args ...any) {
+	a.Result = Undecided
+	a.Summary = fmt.Sprintf("%s: undecided, %s.", a.Subject, fmt.Sprintf(because, args...))
+}
+
 func (a *Answer) wait(text string, reasons ...Reason) {
 	a.Result, a.Reasons = Waits, append(a.Reasons, reasons...)
 	a.Summary = fmt.Sprintf("%s waits: %s.", a.Subject, text)
 }
 
-// conclude sets the result from the results of the shapes that the pod can use.
-func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
+// conclude sets the result from the results of the open nodes.
+func (a *Answer) conclude(n nodes, states read.States) {
 	var undecided []string
 	text := ""
-	for _, s := range shapes {
+	for _, s := range n.open {
 		switch s.result {
 		case ask.Yes:
 			a.Fits = append(a.Fits, s.Names...)
@@ -52,9 +57,9 @@ func (a *Answer) conclude(nodes int, shapes []*shape, states read.States) {
 		a.Result = Undecided
 		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can "+
 			"allocate its devices.",
-			a.Subject, len(undecided), nodes)
+			a.Subject, len(undecided), n.count)
 	default:
-		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
+		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", n.count))
 	}
 }
 
@@ -68,20 +73,20 @@ func (a *Answer) reconsider(others []Reason) {
 }
 
 // addExcluded adds the nodes that the pod cannot use, with the exclusions first that keep it from free devices.
-func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
+func (a *Answer) addExcluded(n nodes) {
 	type group struct {
 		text string
 		free bool
 	}
-	nodes := map[group][]string{}
-	for _, s := range shapes {
+	byGroup := map[group][]string{}
+	for _, s := range n.closed {
 		for _, name := range s.Names {
-			g := group{why[name], s.result == ask.Yes}
-			nodes[g] = append(nodes[g], name)
+			g := group{n.excluded[name], s.result == ask.Yes}
+			byGroup[g] = append(byGroup[g], name)
 		}
 	}
 	var out []Reason
-	for g, names := range nodes {
+	for g, names := range byGroup {
 		slices.Sort(names)
 		text := g.text
 		if g.free {

@@ -7,15 +7,16 @@ import (
 	"fmt"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
 // FaultNote begins notes about known faults of the cluster's scheduler.
 const FaultNote = "the scheduler of Kubernetes "
 
-// judged says by which versions the answer is judged, and which known faults the cluster's scheduler has. Its decisions
-// can differ from the answer because of them.
-func (a *Answer) judged(c *Cluster) {
+// judgedBy says by which versions and objects the answer is judged, and which known faults the cluster's scheduler has.
+// Its decisions can differ from the answer because of them.
+func (a *Answer) judgedBy(c *Cluster, s Subject) {
 	version, err := schedulerfault.Parse(c.ServerVersion)
 	a.JudgedBy = schedulerfault.JudgedBy(version)
 	switch {
@@ -29,6 +30,15 @@ func (a *Answer) judged(c *Cluster) {
 		for _, f := range schedulerfault.Of(version, served(c.Slices)) {
 			a.note(FaultNote+"%s can decide otherwise: %s; to end that, %s", version, f.Text, f.Remedy())
 		}
+	}
+	if s.Pod == nil && c.Failed(read.ClaimPods) {
+		a.note("pods could not be read, so the answer is for a claim without its pod")
+	}
+	if c.Nodes == nil {
+		a.note("nodes could not be read, so their taints, cordons and labels are not considered")
+	}
+	if c.Failed(read.DeviceTaintRules) {
+		a.note("DeviceTaintRules could not be read, so their taints are not considered")
 	}
 }
 
