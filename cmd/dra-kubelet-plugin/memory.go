@@ -17,9 +17,9 @@ import (
 // tuneMemory trades processor time, which the plugin rarely needs, for a small heap. An operator's own setting has
 // priority.
 func tuneMemory(environ []string) {
-	const percent = 50
+	const gcPercent = 50
 	if !slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "GOGC=") }) {
-		debug.SetGCPercent(percent)
+		debug.SetGCPercent(gcPercent)
 	}
 }
 

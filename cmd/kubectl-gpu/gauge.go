@@ -58,7 +58,7 @@ func (g *gauge) find(ctx context.Context, nodes []string, missing map[string]str
 		}
 	}
 	forbidden := false
-	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), scrapers, len(unknown), func(i int) {
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), maxScrapes, len(unknown), func(i int) {
 		n := unknown[i]
 		pods, err := g.on(ctx, n)
 		mu.Lock()

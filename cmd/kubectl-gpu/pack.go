@@ -258,9 +258,9 @@ func (l *look) incomplete() (names []string) {
 }
 
 func incompleteText(nodes []string) string {
-	const most = 5
-	if more := len(nodes) - most; more > 0 {
-		nodes = append(slices.Clone(nodes[:most]), fmt.Sprintf("%d more", more))
+	const maxNamed = 5
+	if more := len(nodes) - maxNamed; more > 0 {
+		nodes = append(slices.Clone(nodes[:maxNamed]), fmt.Sprintf("%d more", more))
 	}
 	return "slices are missing, as while a plugin publishes its devices anew, so claims get no devices of: " +
 		strings.Join(nodes, ", ")

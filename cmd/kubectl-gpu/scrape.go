@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// scrapers is the number of requests at a time.
-	scrapers = 16
+	// maxScrapes is the number of requests at a time.
+	maxScrapes = 16
 	// scrapeTimeout is the time for one pod, so that a pod that hangs does not take the others' time.
 	scrapeTimeout = 5 * time.Second
 )
@@ -37,7 +37,7 @@ type scraped struct {
 func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, key func(corev1.Pod) string) scraped {
 	out := scraped{map[string]view.Samples{}, map[string]string{}}
 	var mu sync.Mutex
-	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), scrapers, len(pods), func(i int) {
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), maxScrapes, len(pods), func(i int) {
 		samples, err := scrapeOne(ctx, client, pods[i])
 		mu.Lock()
 		defer mu.Unlock()

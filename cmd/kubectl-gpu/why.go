@@ -267,10 +267,10 @@ type getter struct {
 
 // comparePriority reads the pods that hold what a pod waits for, and notes whether their priority is lower.
 func (g *getter) comparePriority(ctx context.Context, a *why.Answer, pod *corev1.Pod, driver string) {
-	const most = 16
+	const maxPods = 16
 	pods := map[types.NamespacedName]*corev1.Pod{}
 	for i, name := range g.cluster.Holders(*a) {
-		if i == most {
+		if i == maxPods {
 			break
 		}
 		if one, err := g.client.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}); err == nil {

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/internal/memorylimit/requests"
 )
 
-// wait limits the wait for an answer. A plugin that starts, as in an upgrade, answers later.
-const wait = 5 * time.Second
+// answerTimeout limits the wait for an answer. A plugin that starts, as in an upgrade, answers later.
+const answerTimeout = 5 * time.Second
 
 func main() {
 	if err := run(context.Background(), os.Args[1:], os.Stdin, os.Stderr); err != nil {
@@ -47,12 +47,12 @@ func run(ctx context.Context, args []string, state io.Reader, stderr io.Writer) 
 	} else if err != nil {
 		return fmt.Errorf("find the container's cgroup: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	answered, err := requests.Ask(ctx, host.New(host.Options{}), *dir, r)
 	if err == nil && !answered {
 		fmt.Fprintf(stderr, "memory-limit-hook: no answer in %s; the limit of claim %s on %s follows once the plugin "+
-			"answers\n", wait, r.Claim, r.Device)
+			"answers\n", answerTimeout, r.Claim, r.Device)
 	}
 	return err
 }

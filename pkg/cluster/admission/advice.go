@@ -208,12 +208,12 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 		}
 	}
 	slices.Sort(ours)
-	const typos = 2
+	const maxTypos = 2
 	hint := ""
 	if strings.HasPrefix(q.DeviceClassName, "mig-") {
 		hint = v.profileHint()
 	}
-	if near := nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= typos {
+	if near := nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= maxTypos {
 		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.Name,
 			q.DeviceClassName, near, hint)
 	} else if strings.HasSuffix(q.DeviceClassName, "."+strings.TrimPrefix(v.driver, "gpu.")) {
@@ -361,9 +361,9 @@ func distance(a, b string) int {
 
 func few(values sets.Set[string]) []string {
 	out := sets.List(values)
-	const limit = 6
-	if len(out) > limit {
-		out = append(out[:limit:limit], "…")
+	const maxValues = 6
+	if len(out) > maxValues {
+		out = append(out[:maxValues:maxValues], "…")
 	}
 	return out
 }

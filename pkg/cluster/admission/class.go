@@ -52,9 +52,9 @@ func (r *result) warn(format string, args ...any) {
 	}
 	text := fmt.Sprintf(format, args...)
 	// The API server cuts long lists of warnings to 256 bytes each.
-	const limit = 250
-	if len(text) > limit {
-		text = text[:limit] + "…"
+	const maxWarning = 250
+	if len(text) > maxWarning {
+		text = text[:maxWarning] + "…"
 	}
 	r.Warnings = append(r.Warnings, text)
 }

@@ -192,19 +192,19 @@ func names(held []hold) string {
 
 // List joins up to three names.
 func List(all []string) string {
-	const most = 3
-	if len(all) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	const maxListed = 3
+	if len(all) > maxListed {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxListed], ", "), len(all)-maxListed)
 	}
 	return strings.Join(all, ", ")
 }
 
 // Brief cuts a long expression.
 func Brief(expression string) string {
-	const limit = 120
+	const maxRunes = 120
 	expression = strings.Join(strings.Fields(expression), " ")
-	if runes := []rune(expression); len(runes) > limit {
-		expression = string(runes[:limit]) + "…"
+	if runes := []rune(expression); len(runes) > maxRunes {
+		expression = string(runes[:maxRunes]) + "…"
 	}
 	return expression
 }

@@ -21,38 +21,40 @@ import (
 )
 
 const (
-	// tenants is the limit for objects that tenants write in any number. After the trim, a usual one takes 1 to 4 kB.
-	tenants = 16 << 10
-	// pods is the limit for a pod. A container takes about 2 kB after the trim.
-	pods = 32 << 10
-	// administrators is the limit for nodes and classes, whose number no tenant chooses. Labels of a node's features
+	// maxTenantBytes is the limit for objects that tenants write in any number. A usual one takes 1 to 4 kB after the
+	// trim.
+	maxTenantBytes = 16 << 10
+	// maxPodBytes is the limit for a pod. A container takes about 2 kB after the trim.
+	maxPodBytes = 32 << 10
+	// maxAdminBytes is the limit for nodes and classes, whose number no tenant chooses. Labels of a node's features
 	// take 10 kB.
-	administrators = 64 << 10
-	// consumer and result are the memory of a reference to a consumer and of an allocated device. The API server
-	// accepts up to 256 and 32 in a claim, only the scheduler and administrators write them, and the limit grows with
-	// them.
-	consumer, result = 512, 1 << 10
-	// events is the limit for an Event, text the part of a longer message that is kept, and word that of other texts.
-	events, text, word = 8 << 10, 4 << 10, 256
+	maxAdminBytes = 64 << 10
+	// consumerBytes and resultBytes are the memory of a reference to a consumer and of an allocated device. The API
+	// server accepts up to 256 and 32 in a claim, only the scheduler and administrators write them, and the limit grows
+	// with them.
+	consumerBytes, resultBytes = 512, 1 << 10
+	// maxEventBytes is the limit for an Event, maxTextBytes for its message, and maxWordBytes for its other texts.
+	maxEventBytes, maxTextBytes, maxWordBytes = 8 << 10, 4 << 10, 256
 )
 
 // Limit returns the bytes that a cache keeps of an object; false for a kind without a limit.
 func Limit(object any) (bytes int, ok bool) {
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
-		bytes = tenants + consumer*min(len(o.Status.ReservedFor), resourceapi.ResourceClaimReservedForMaxSize)
+		consumers := min(len(o.Status.ReservedFor), resourceapi.ResourceClaimReservedForMaxSize)
+		bytes = maxTenantBytes + consumerBytes*consumers
 		if a := o.Status.Allocation; a != nil {
-			bytes += result * min(len(a.Devices.Results), resourceapi.AllocationResultsMaxSize)
+			bytes += resultBytes * min(len(a.Devices.Results), resourceapi.AllocationResultsMaxSize)
 		}
 		return bytes, true
 	case *resourceapi.ResourceClaimTemplate, *policyv1.PodDisruptionBudget:
-		return tenants, true
+		return maxTenantBytes, true
 	case *corev1.Pod:
-		return pods, true
+		return maxPodBytes, true
 	case *corev1.Event:
-		return events, true
+		return maxEventBytes, true
 	case *resourceapi.DeviceClass, *corev1.Node:
-		return administrators, true
+		return maxAdminBytes, true
 	}
 	return 0, false
 }
@@ -182,7 +184,10 @@ func pod(p *corev1.Pod, limit int) *corev1.Pod {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
 			out.Status.Conditions = []corev1.PodCondition{{
-				Type: c.Type, Status: c.Status, Reason: cut(c.Reason, word), LastTransitionTime: c.LastTransitionTime,
+				Type:               c.Type,
+				Status:             c.Status,
+				Reason:             cut(c.Reason, maxWordBytes),
+				LastTransitionTime: c.LastTransitionTime,
 			}}
 		}
 	}
@@ -237,24 +242,27 @@ func event(e *corev1.Event) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta: identity(e.ObjectMeta),
 		InvolvedObject: corev1.ObjectReference{
-			Kind: cut(o.Kind, word), Namespace: cut(o.Namespace, word), Name: cut(o.Name, word), UID: cut(o.UID, word),
+			Kind:      cut(o.Kind, maxWordBytes),
+			Namespace: cut(o.Namespace, maxWordBytes),
+			Name:      cut(o.Name, maxWordBytes),
+			UID:       cut(o.UID, maxWordBytes),
 		},
-		Reason:        cut(e.Reason, word),
-		Message:       cut(e.Message, text),
+		Reason:        cut(e.Reason, maxWordBytes),
+		Message:       cut(e.Message, maxTextBytes),
 		LastTimestamp: e.LastTimestamp,
 		EventTime:     e.EventTime,
 	}
 }
 
 // cut returns at most so many bytes of a text, without a part of a character. Its end says that it is cut.
-func cut[S ~string](s S, most int) S {
-	if len(s) <= most {
+func cut[S ~string](s S, maxBytes int) S {
+	if len(s) <= maxBytes {
 		return s
 	}
 	const end = "…"
-	most -= len(end)
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
+	maxBytes -= len(end)
+	for maxBytes > 0 && !utf8.RuneStart(s[maxBytes]) {
+		maxBytes--
 	}
-	return s[:most] + end
+	return s[:maxBytes] + end
 }

@@ -181,10 +181,10 @@ func TestKeep_LongEvent_BeginsTheSame(t *testing.T) {
 	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", ResourceVersion: "3"}, Reason: "Failed", Message: "é: " + strings.Repeat("é", 700_000)}
 	e.InvolvedObject = corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p", UID: types.UID(long)}
 	out := kept(t, e)
-	if len(out.Message) > text || !strings.HasPrefix(out.Message, "é: é") || !strings.HasSuffix(out.Message, "é…") || !utf8.ValidString(out.Message) {
+	if len(out.Message) > maxTextBytes || !strings.HasPrefix(out.Message, "é: é") || !strings.HasSuffix(out.Message, "é…") || !utf8.ValidString(out.Message) {
 		t.Errorf("%d bytes, %.20q", len(out.Message), out.Message)
 	}
-	if out.Reason != "Failed" || out.InvolvedObject.Name != "p" || len(out.InvolvedObject.UID) > word {
+	if out.Reason != "Failed" || out.InvolvedObject.Name != "p" || len(out.InvolvedObject.UID) > maxWordBytes {
 		t.Errorf("%+v", out)
 	}
 	if kept(t, out).Message != out.Message {
@@ -201,7 +201,7 @@ func TestFits_ManyEmptyParts_CountsMemory(t *testing.T) {
 		maps.Spec.Containers = append(maps.Spec.Containers, corev1.Container{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"a": {}}}})
 	}
 	for _, o := range []*corev1.Pod{p, maps} {
-		if size := o.Size(); size > tenants || fits(o, 8*tenants) {
+		if size := o.Size(); size > maxTenantBytes || fits(o, 8*maxTenantBytes) {
 			t.Errorf("an object of %d bytes fits", size)
 		}
 	}

@@ -40,11 +40,11 @@ func (m *meter) add(v reflect.Value) {
 	case reflect.Array:
 		m.elements(v)
 	case reflect.Map:
-		const group, header = 8, 48 // A map has room for eight entries, and then is at least half full.
+		const mapGroup, mapHeaderBytes = 8, 48 // A map has room for eight entries, and then is at least half full.
 		if v.IsNil() {
 			return
 		}
-		m.left -= header + max(group, 2*v.Len())*int(v.Type().Key().Size()+v.Type().Elem().Size())
+		m.left -= mapHeaderBytes + max(mapGroup, 2*v.Len())*int(v.Type().Key().Size()+v.Type().Elem().Size())
 		for each := v.MapRange(); m.left >= 0 && each.Next(); {
 			m.add(each.Key())
 			m.add(each.Value())

@@ -123,14 +123,14 @@ func Build(
 // reserved matches the beginnings of names of other classes than those of models.
 var reserved = regexp.MustCompile(`^(mig|nvlink|monitor)(-|$)`)
 
-// hashed is the length of a hyphen and the hash in a model's name.
-const hashed = 7
+// hashLength is the length of a hyphen and the hash in a model's name.
+const hashLength = 7
 
 // modelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a
 // hash, because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
 func (o Options) modelName(product string) string {
 	prefix, model, room := o.model(product)
-	if len(model) > room && room > hashed {
+	if len(model) > room && room > hashLength {
 		model = withHash(model, model, room)
 	}
 	return prefix + model + "." + o.Driver
@@ -141,8 +141,8 @@ func (o Options) modelName(product string) string {
 // a long model.
 func (o Options) distinctName(product string) string {
 	prefix, model, room := o.model(product)
-	if room <= hashed {
-		room = len(model) + hashed
+	if room <= hashLength {
+		room = len(model) + hashLength
 	}
 	return prefix + withHash(model, strconv.Quote(product), room) + "." + o.Driver
 }
@@ -160,7 +160,7 @@ func (o Options) model(product string) (prefix, model string, room int) {
 // withHash ends a model's name with a hash of a text. It fits into the room.
 func withHash(model, of string, room int) string {
 	hash := sha256.Sum256([]byte(of))
-	return fmt.Sprintf("%s-%x", strings.TrimRight(model[:min(len(model), room-hashed)], "-"), hash[:hashed/2])
+	return fmt.Sprintf("%s-%x", strings.TrimRight(model[:min(len(model), room-hashLength)], "-"), hash[:hashLength/2])
 }
 
 // profileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.

@@ -26,8 +26,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// prefix begins the labels of feature discovery.
-const prefix = "nvidia.com/"
+// labelPrefix begins the labels of feature discovery.
+const labelPrefix = "nvidia.com/"
 
 // unusual matches the characters that feature discovery removes from product names.
 var unusual = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
@@ -108,7 +108,7 @@ func Of(p pool.Pool, driver string) map[string]string {
 	model := models[names[0]]
 	slices.SortStableFunc(model, func(a, b device) int { return cmp.Compare(ranks[b.Type], ranks[a.Type]) })
 	l := labels{}
-	l[selected] = "true"
+	l[presentLabel] = "true"
 	l.put("mig.capable", strconv.FormatBool(n.capable))
 	if n.capable {
 		// With this driver partitions are separate devices, which is the meaning of "mixed".
@@ -166,7 +166,7 @@ type labels map[string]string
 
 func (l labels) put(name, value string) {
 	if value != "" {
-		l[prefix+name] = value
+		l[labelPrefix+name] = value
 	}
 }
 
@@ -195,7 +195,7 @@ func (l labels) board(model []device) {
 	d := model[0]
 	l.resource("gpu", sanitized(d.Product), model)
 	l.put("mps.capable",
-		strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
+		strconv.FormatBool(l[labelPrefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
 	if parts := knownVersion(d.Device, "cudaComputeCapability"); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])
@@ -249,7 +249,7 @@ func (l labels) driver(d resourceapi.Device) {
 			{"cuda.driver-version.revision", "cuda.driver.rev"},
 		} {
 			for _, name := range names {
-				l[prefix+name] = parts[i] // With a two-part version the revision label is present and empty.
+				l[labelPrefix+name] = parts[i] // With a two-part version the revision label is present and empty.
 			}
 		}
 		l.put("cuda.driver-version.full", raw)
@@ -313,9 +313,9 @@ func written(annotations map[string]string, driver string) (mine map[string]stri
 	return mine, true
 }
 
-// selected is a label that Plan never removes, because the plugin's DaemonSet selects nodes by it. On a node that
+// presentLabel is a label that Plan never removes, because the plugin's DaemonSet selects nodes by it. On a node that
 // publishes nothing for a while the plugin would end, and could neither publish again nor unprepare claims.
-const selected = prefix + "gpu.present"
+const presentLabel = labelPrefix + "gpu.present"
 
 // Change holds the values to write to a node; nil removes the key. An empty Change writes nothing.
 type Change struct {
@@ -347,7 +347,7 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 		if _, wanted := want[key]; wanted || !present || now != last {
 			continue
 		}
-		if key == selected {
+		if key == presentLabel {
 			keeps[key] = last
 		} else {
 			change.Labels[key] = nil
@@ -383,7 +383,7 @@ func Gone(has, annotations map[string]string, driver string) Change {
 
 // Concerns reports whether Plan reads a label or annotation with this key.
 func Concerns(key, driver string) bool {
-	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/") || key == Written(driver)
+	return strings.HasPrefix(key, labelPrefix) || strings.HasPrefix(key, driver+"/") || key == Written(driver)
 }
 
 // Patch encodes the change as a JSON merge patch for a node at a resource version.

@@ -46,10 +46,10 @@ func union(a, b []*unit) []*unit {
 
 // Bounds of the search on one node.
 const (
-	// subsets is the largest number of units around one device of which all subsets are tried.
-	subsets = 12
-	// unions is the number of combinations of devices.
-	unions = 4096
+	// maxSubsetUnits is the largest number of units around one device of which all subsets are tried.
+	maxSubsetUnits = 12
+	// maxUnions is the number of combinations of devices.
+	maxUnions = 4096
 )
 
 // choice is a device for a request, with the minimal sets of units that must leave it.
@@ -86,7 +86,7 @@ func (p *planner) candidates(ctx context.Context, n *node, claims []*resourceapi
 	found := map[string]candidate{}
 	var choose func(at int, left int64, from int, set []*unit)
 	choose = func(at int, left int64, from int, set []*unit) {
-		if len(found) >= unions {
+		if len(found) >= maxUnions {
 			p.cut = true
 			return
 		}
@@ -208,7 +208,7 @@ func (p *planner) leaving(held map[string][]holding, id pool.ID, d resourceapi.D
 	if fits(needed) {
 		return [][]*unit{needed}
 	}
-	if len(others) > subsets {
+	if len(others) > maxSubsetUnits {
 		p.cut = true
 		return [][]*unit{units}
 	}

@@ -21,10 +21,10 @@ import (
 
 // Bounds of the search for a goal.
 const (
-	// tries is the number of sets of units for which the allocator is asked.
-	tries = 5000
-	// placements is the number of questions for one set of units.
-	placements = 600
+	// maxSets is the number of sets of units for which the allocator is asked.
+	maxSets = 5000
+	// maxPlacements is the number of questions for one set of units.
+	maxPlacements = 600
 )
 
 // Make plans moves after which the goal fits on a node. It returns a plan with the fewest pods. Among these it prefers
@@ -119,7 +119,7 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, sta
 		}
 	}
 	for n := 0; q.Len() > 0; n++ {
-		if n == tries || ctx.Err() != nil {
+		if n == maxSets || ctx.Err() != nil {
 			p.cut = true
 			break
 		}
@@ -215,7 +215,7 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 		return found{}, state{}, false
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
-	budget := placements
+	budget := maxPlacements
 	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, &budget)
 	if !ok {
 		return found{}, state{}, false
@@ -412,7 +412,7 @@ func (p *planner) unseen() (out []string) {
 
 // blockers names the units that keep the goal from the nodes that could have it if they could move.
 func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []string) {
-	const most = 8
+	const maxBlockers = 8
 	for _, n := range nodes {
 		if ctx.Err() != nil {
 			break
@@ -421,7 +421,7 @@ func (p *planner) blockers(ctx context.Context, nodes []*node, w Goal) (out []st
 			continue
 		}
 		for _, u := range n.units {
-			if len(out) == most {
+			if len(out) == maxBlockers {
 				return append(out, "and more")
 			}
 			switch {

@@ -177,8 +177,8 @@ type victim struct {
 	leaves bool
 }
 
-// critical is the least priority of Kubernetes' own classes, system-cluster-critical and system-node-critical.
-const critical = 2_000_000_000
+// criticalPriority is the least priority of Kubernetes' own classes, system-cluster-critical and system-node-critical.
+const criticalPriority = 2_000_000_000
 
 // yield finds whether preemption may evict a unit, and what it costs.
 func (p *planner) yield(u *unit, fix func(string, ...any)) {
@@ -201,7 +201,7 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			fix("it leaves already")
 		case owner != nil && owner.Kind == "Node" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 			fix("it is a static pod of its node")
-		case Priority(pod) >= critical:
+		case Priority(pod) >= criticalPriority:
 			fix("the cluster needs it")
 		case slices.Contains(p.o.preempt.Namespaces, pod.Namespace):
 			fix("its namespace is exempt")

@@ -95,7 +95,7 @@ func BenchmarkKeeper(b *testing.B) {
 		scanning := processorTime() - before - asking
 		b.ReportMetric(asking.Seconds()*1000/kinds, "answer-cpu-ms")
 		b.ReportMetric(scanning.Seconds()*1000/10, "scan-cpu-ms")
-		b.ReportMetric(asking.Seconds()*float64(pace.Share), "all-answers-s")
+		b.ReportMetric(asking.Seconds()*float64(workPace.Share), "all-answers-s")
 	}
 	close(stop)
 	b.ReportMetric(live, "live-MB")

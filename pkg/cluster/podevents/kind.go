@@ -51,7 +51,7 @@ type cachedKey struct {
 
 // without returns the pods with a node that lack devices of the driver, as of the last refresh.
 func (k *Keeper) without(objects controller.Objects, now time.Time) []*corev1.Pod {
-	if !k.lackingAt.IsZero() && now.Sub(k.lackingAt) < refresh {
+	if !k.lackingAt.IsZero() && now.Sub(k.lackingAt) < maxAnswerAge {
 		return k.lacking
 	}
 	k.lacking, k.lackingAt = nil, now
@@ -101,7 +101,7 @@ func (k *Keeper) group(objects controller.Objects, now time.Time) {
 	}
 	maps.DeleteFunc(k.written, func(id types.UID, _ written) bool { return keys[id] == cachedKey{} && !owners[id] })
 	k.asked.Keep(spaces)
-	maps.DeleteFunc(k.templates, func(_ types.NamespacedName, t template) bool { return now.Sub(t.at) > refresh })
+	maps.DeleteFunc(k.templates, func(_ types.NamespacedName, t template) bool { return now.Sub(t.at) > maxAnswerAge })
 }
 
 var seed = maphash.MakeSeed()
@@ -174,7 +174,7 @@ func (k *Keeper) refusals(pod *corev1.Pod) (out []*corev1.Event) {
 // oldest answer.
 func (k *Keeper) next(now time.Time) (out *kind) {
 	for _, one := range k.kinds {
-		if !one.answered.IsZero() && now.Sub(one.answered) < refresh {
+		if !one.answered.IsZero() && now.Sub(one.answered) < maxAnswerAge {
 			continue
 		}
 		if out == nil || cmp.Or(k.asked.Compare(one.namespace(), out.namespace()), one.answered.Compare(out.answered),
@@ -208,7 +208,7 @@ func (k *Keeper) ask(ctx context.Context, objects controller.Objects, one *kind,
 	}
 	one.text = Text(answer, aside)
 	if answer.Result == why.Fits && len(answer.Reasons) == 0 {
-		if now.Sub(waiting.SaidOf(pod).At) < trust {
+		if now.Sub(waiting.SaidOf(pod).At) < schedulerTimeout {
 			one.text = "" // The scheduler takes the devices in a moment.
 		}
 		due = k.wake(one, now)
@@ -220,12 +220,12 @@ func (k *Keeper) ask(ctx context.Context, objects controller.Objects, one *kind,
 		}
 	}
 	// Selectors in it can be long. The Event has its first part only.
-	one.text = strings.Clone(one.text[:min(len(one.text), 4*longest)])
+	one.text = strings.Clone(one.text[:min(len(one.text), 4*maxMessageBytes)])
 	return due
 }
 
-// trust is the time that the scheduler has for devices that are free.
-const trust = 2 * time.Minute
+// schedulerTimeout is the time that the scheduler has for devices that are free.
+const schedulerTimeout = 2 * time.Minute
 
 const (
 	// mostWakes is the number of Wakes for pods of one kind. If they still wait, they have other reasons.

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// prefix begins each message.
-	prefix = "GPUs: "
-	// longest is the number of bytes that the API allows for the message of an Event.
-	longest = 1024
+	// messagePrefix begins each message.
+	messagePrefix = "GPUs: "
+	// maxMessageBytes is the number of bytes that the API allows for the message of an Event.
+	maxMessageBytes = 1024
 	// mostReasons, mostNotes and mostCures bound the parts of a message.
 	mostReasons, mostNotes, mostCures = 3, 2, 3
 )
@@ -110,7 +110,7 @@ func message(text string, pod *corev1.Pod) string {
 // shortened begins a text with the prefix, and cuts it so that the tail fits. It replaces characters that a terminal
 // would interpret, because selectors and Events are other users' texts.
 func shortened(text, tail string) string {
-	text = prefix + strings.Map(func(r rune) rune {
+	text = messagePrefix + strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
 			return ' '
@@ -119,13 +119,13 @@ func shortened(text, tail string) string {
 		}
 		return r
 	}, text)
-	const cut = "…"
-	if most := longest - len(tail); len(text) > most {
-		text = text[:max(0, most-len(cut))]
+	const ellipsis = "…"
+	if room := maxMessageBytes - len(tail); len(text) > room {
+		text = text[:max(0, room-len(ellipsis))]
 		for !utf8.ValidString(text) {
 			text = text[:len(text)-1]
 		}
-		text += cut
+		text += ellipsis
 	}
 	return text + tail
 }

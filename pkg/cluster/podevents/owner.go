@@ -24,8 +24,9 @@ import (
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-// recent is the age up to which a refusal of a pod counts. Controllers try again after a quarter of an hour at most.
-const recent = 20 * time.Minute
+// maxRefusalAge is the age up to which a refusal of a pod counts. Controllers try again after a quarter of an hour at
+// most.
+const maxRefusalAge = 20 * time.Minute
 
 // owner is an object whose pods the API server refuses. It is known by the UID of the object that the refusals are
 // about.
@@ -45,7 +46,7 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, now tim
 	newest := map[types.UID]*corev1.Event{}
 	for _, e := range read.All[*corev1.Event](k.failed.GetStore()) {
 		id := e.InvolvedObject.UID
-		if e.Reason != podRefused || now.Sub(why.Seen(e)) > recent || id == "" {
+		if e.Reason != podRefused || now.Sub(why.Seen(e)) > maxRefusalAge || id == "" {
 			continue
 		}
 		if other := newest[id]; other == nil || why.Seen(other).Before(why.Seen(e)) {
@@ -60,8 +61,8 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, now tim
 			o = &owner{}
 			k.owners[id] = o
 		}
-		const most = 5
-		if !o.ok && now.Sub(o.read) > rewrite && reads < most {
+		const maxReads = 5
+		if !o.ok && now.Sub(o.read) > minWritePause && reads < maxReads {
 			reads++
 			o.read = now
 			if err := k.readOwner(ctx, objects, o, e, now); err != nil && ctx.Err() == nil {

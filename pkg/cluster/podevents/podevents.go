@@ -22,17 +22,17 @@ import (
 const (
 	// Patience is the time that a pod waits before it gets an Event.
 	Patience = 20 * time.Second
-	// refresh is the age at which an answer is asked for again.
-	refresh = 30 * time.Second
-	// rewrite is the least time between two writes of one Event.
-	rewrite = time.Minute
-	// renewal is the age at which an Event with the same answer is written again, because API servers remove Events
+	// maxAnswerAge is the age at which an answer is asked for again.
+	maxAnswerAge = 30 * time.Second
+	// minWritePause is the least time between two writes of one Event.
+	minWritePause = time.Minute
+	// renewAfter is the age at which an Event with the same answer is written again, because API servers remove Events
 	// that are not written for an hour.
-	renewal = 30 * time.Minute
+	renewAfter = 30 * time.Minute
 )
 
-// pace limits the work.
-var pace = act.Pace{Idle: 2 * time.Second, Busy: 100 * time.Millisecond, Share: 20, Retry: rewrite}
+// workPace limits the work.
+var workPace = act.Pace{Idle: 2 * time.Second, Busy: 100 * time.Millisecond, Share: 20, Retry: minWritePause}
 
 // Cluster has the objects that the leading controller knows.
 type Cluster interface {
@@ -114,7 +114,7 @@ func New(client kubernetes.Interface, rules *read.Rules, cluster Cluster, o Opti
 
 // Run writes Events until the context ends. Only the leader runs it.
 func (k *Keeper) Run(ctx context.Context) error {
-	return act.New(k.cluster, k, pace).Run(ctx, k.refused, k.failed)
+	return act.New(k.cluster, k, workPace).Run(ctx, k.refused, k.failed)
 }
 
 // Reconcile implements act.Actor. It asks for at most one answer.

@@ -236,7 +236,7 @@ func (e *env) only(texts ...string) corev1.Event {
 			e.t.Errorf("the Event says %q, not %q", all[0].Message, text)
 		}
 	}
-	if !strings.HasPrefix(all[0].Message, prefix) || len(all[0].Message) > longest {
+	if !strings.HasPrefix(all[0].Message, messagePrefix) || len(all[0].Message) > maxMessageBytes {
 		e.t.Errorf("the Event says %q", all[0].Message)
 	}
 	return all[0]
@@ -701,7 +701,7 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 				} else {
 					e.bind("p", c.change)
 				}
-				pass(Patience + refresh + 5*time.Second)
+				pass(Patience + maxAnswerAge + 5*time.Second)
 				var found []corev1.Event
 				list, err := e.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
 				if err != nil {
@@ -721,7 +721,7 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 						t.Errorf("the Event says %q, not %q", found[0].Message, text)
 					}
 				}
-				if len(c.says) > 0 && (found[0].InvolvedObject.UID != "p" || found[0].Type != corev1.EventTypeWarning || len(found[0].Message) > longest) {
+				if len(c.says) > 0 && (found[0].InvolvedObject.UID != "p" || found[0].Type != corev1.EventTypeWarning || len(found[0].Message) > maxMessageBytes) {
 					t.Errorf("the Event is %+v", found[0])
 				}
 				if len(e.wakes) > 0 {
@@ -735,7 +735,7 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 				if err := e.client.CoreV1().Pods(whytest.Namespace).Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				pass(refresh + 5*time.Second)
+				pass(maxAnswerAge + 5*time.Second)
 				if n := len(k.kinds) + len(k.keys) + len(k.written) + len(k.lacking) + len(e.pods.GetStore().List()); n != 0 {
 					t.Errorf("%d entries of a deleted pod are left", n)
 				}
@@ -786,7 +786,7 @@ func TestBounded_AnyText_FitsAndIsPrintable(t *testing.T) {
 	for _, text := range []string{"", "a", strings.Repeat("é", 3000), "\x1b[2J\n\xff" + strings.Repeat("a€", 600)} {
 		for _, tail := range []string{"", ". `kubectl gpu why x` shows more"} {
 			got := shortened(text, tail)
-			if len(got) > longest || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\n") || !strings.HasPrefix(got, prefix) || !strings.HasSuffix(got, tail) {
+			if len(got) > maxMessageBytes || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\n") || !strings.HasPrefix(got, messagePrefix) || !strings.HasSuffix(got, tail) {
 				t.Errorf("%.20q becomes %d bytes: %q", text, len(got), got)
 			}
 		}

@@ -42,7 +42,7 @@ func (e event) Do(ctx context.Context, now time.Time) error {
 func (k *Keeper) due(now time.Time) (out []act.Write) {
 	add := func(about corev1.ObjectReference, text, reason string) {
 		last, ok := k.written[about.UID]
-		if !ok || now.Sub(last.at) >= rewrite && last.sense != sense(text) || now.Sub(last.at) >= renewal {
+		if !ok || now.Sub(last.at) >= minWritePause && last.sense != sense(text) || now.Sub(last.at) >= renewAfter {
 			out = append(out, act.Write{About: about, Effect: event{k, about, text, reason}})
 		}
 	}
@@ -100,7 +100,7 @@ func (e event) put(ctx context.Context, now time.Time) (time.Time, error) {
 		return e.put(ctx, now)
 	case err != nil:
 		return now, wrap("read", name, err)
-	case sense(found.Message) == sense(e.text) && now.Sub(found.LastTimestamp.Time) < renewal:
+	case sense(found.Message) == sense(e.text) && now.Sub(found.LastTimestamp.Time) < renewAfter:
 		return found.LastTimestamp.Time, nil
 	}
 	change := map[string]any{"message": e.text, "lastTimestamp": metav1.NewTime(now)}
@@ -131,7 +131,7 @@ func eventName(about corev1.ObjectReference, reason string) string {
 	if reason != why.EventReason {
 		_, _ = h.Write([]byte(reason))
 	}
-	const most = 200
-	name := about.Name[:min(len(about.Name), most)]
+	const maxNameBytes = 200
+	name := about.Name[:min(len(about.Name), maxNameBytes)]
 	return fmt.Sprintf("%s.gpus-%016x", strings.TrimRight(name, ".-"), h.Sum64())
 }

@@ -29,16 +29,16 @@ func (p Pool) MemorySlices() map[string]int64 {
 // MilliGPUs returns the size of a device in thousandths of a GPU, rounded up: a partition by its part of the GPU's
 // memory slices. A monitor device has none.
 func MilliGPUs(d resourceapi.Device, kind Kind, slices map[string]int64) int64 {
-	const whole = 1000
+	const milliPerGPU = 1000
 	switch kind.Type {
 	case gpu.KindMonitor:
 		return 0
 	case gpu.KindMIG:
 		for _, use := range d.ConsumesCounters {
 			if all, n := slices[use.CounterSet], memorySlices(use.Counters); n > 0 && n < all {
-				return (whole*n + all - 1) / all
+				return (milliPerGPU*n + all - 1) / all
 			}
 		}
 	}
-	return whole * int64(kind.GPUs)
+	return milliPerGPU * int64(kind.GPUs)
 }

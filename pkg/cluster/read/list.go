@@ -19,25 +19,25 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// magic begins objects in protobuf.
-var magic = []byte("k8s\x00")
+// protobufMagic begins objects in protobuf.
+var protobufMagic = []byte("k8s\x00")
 
-// largest is more than an API server stores in one object.
-const largest = 16 << 20
+// maxObjectBytes is more than an API server stores in one object.
+const maxObjectBytes = 16 << 20
 
 // readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. begin receives the
 // metadata, which come first. visit receives each slice in protobuf, valid until it returns. A list in JSON is read as
 // a whole.
 func readList(in io.Reader, begin func(metav1.ListMeta), visit func(slice []byte) error) error {
 	r := bufio.NewReaderSize(in, 1<<16)
-	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {
+	if head, _ := r.Peek(len(protobufMagic)); !bytes.Equal(head, protobufMagic) {
 		return readJSON(r, begin, visit)
 	}
-	_, _ = r.Discard(len(magic)) // They are in the buffer.
+	_, _ = r.Discard(len(protobufMagic)) // They are in the buffer.
 	found := false
 	err := eachField(r, func(n protowire.Number, size uint64) error {
-		const raw = 2 // The list, in runtime.Unknown.
-		if n != raw {
+		const rawField = 2 // The list, in runtime.Unknown.
+		if n != rawField {
 			return skip(r, size)
 		}
 		found = true
@@ -60,7 +60,7 @@ func readList(in io.Reader, begin func(metav1.ListMeta), visit func(slice []byte
 func readItems(in *bufio.Reader, begin func(metav1.ListMeta), visit func(slice []byte) error) error {
 	var one []byte
 	return eachField(in, func(n protowire.Number, size uint64) error {
-		if size > largest {
+		if size > maxObjectBytes {
 			return fmt.Errorf("an object has %d bytes", size)
 		}
 		one = slices.Grow(one[:0], int(size))[:size]
@@ -114,7 +114,7 @@ func cut(err error) error {
 }
 
 func skip(in io.Reader, size uint64) error {
-	if size > largest {
+	if size > maxObjectBytes {
 		return fmt.Errorf("an object has %d bytes", size)
 	}
 	_, err := io.CopyN(io.Discard, in, int64(size))

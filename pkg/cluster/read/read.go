@@ -186,9 +186,9 @@ type trimmedList struct {
 // DeepCopyObject returns the list itself, which no reader changes.
 func (l *trimmedList) DeepCopyObject() runtime.Object { return l }
 
-// pages has one element while a page is read. All informers of a process start at once, and the memory of one page each
-// would be too much.
-var pages = make(chan struct{}, 1)
+// pageTurns has one element while a page is read. All informers of a process start at once, and the memory of one page
+// each would be too much.
+var pageTurns = make(chan struct{}, 1)
 
 // alone lists while no other page is read.
 func alone[L List](
@@ -196,8 +196,8 @@ func alone[L List](
 ) func(context.Context, metav1.ListOptions) (L, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (out L, err error) {
 		select {
-		case pages <- struct{}{}:
-			defer func() { <-pages }()
+		case pageTurns <- struct{}{}:
+			defer func() { <-pageTurns }()
 			return list(ctx, o)
 		case <-ctx.Done():
 			return out, ctx.Err()

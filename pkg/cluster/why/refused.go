@@ -65,7 +65,7 @@ func exceeds(message string) bool {
 	}
 	limited := amounts("limited")
 	for name, asked := range amounts("requested") {
-		if most, ok := limited[name]; ok && asked.Cmp(most) > 0 {
+		if limit, ok := limited[name]; ok && asked.Cmp(limit) > 0 {
 			return true
 		}
 	}

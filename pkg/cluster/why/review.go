@@ -33,8 +33,8 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 	var pools []pool.Pool
 	onDemand := false
 	for _, s := range shapes {
-		const enough = 20
-		if seen.Has(s.Bare) || len(pools) == enough {
+		const maxPools = 20
+		if seen.Has(s.Bare) || len(pools) == maxPools {
 			continue
 		}
 		seen.Insert(s.Bare)

@@ -252,8 +252,8 @@ func (c column) cell(r Row) (text string, colour view.Colour) {
 	return holders(r), 0
 }
 
-// bar is the width of a bar.
-const bar = 8
+// barWidth is the width of a bar.
+const barWidth = 8
 
 // columns are those that fit, in the order of their places. Columns that come last here are left out first.
 func (s *Screen) columns() (out []column) {
@@ -262,7 +262,12 @@ func (s *Screen) columns() (out []column) {
 		node, holder, model = max(node, len(r.Node)), max(holder, len(holders(r))), max(model, len(modelOf(r)))
 	}
 	all := []column{
-		{"NODE", min(node, 24)}, {"GPU", 16}, {"UTILIZATION", bar + 5}, {"MEMORY", bar + 9}, {"HEALTH", 9}, {"USE", 12},
+		{"NODE", min(node, 24)},
+		{"GPU", 16},
+		{"UTILIZATION", barWidth + 5},
+		{"MEMORY", barWidth + 9},
+		{"HEALTH", 9},
+		{"USE", 12},
 		{"MODEL", min(model, 22)},
 		{"HOLDERS", min(holder, 60)},
 	}
@@ -320,10 +325,10 @@ func percent(v *float64) string {
 // gauge is a bar. Without a value it is empty, which differs from that of 0.
 func gauge(v *float64) string {
 	if v == nil {
-		return strings.Repeat(" ", bar)
+		return strings.Repeat(" ", barWidth)
 	}
-	full := max(0, min(bar, int(*v*bar+0.5)))
-	return strings.Repeat("█", full) + strings.Repeat("░", bar-full)
+	full := max(0, min(barWidth, int(*v*barWidth+0.5)))
+	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
 }
 
 // pad makes a text so many columns wide.

@@ -42,15 +42,15 @@ func GroupFindings(all []Finding) (out []FindingGroup) {
 	return out
 }
 
-// named is the number of subjects whose names fit a line.
-const named = 3
+// maxNamed is the number of subjects whose names fit a line.
+const maxNamed = 3
 
 // Subject names the subjects: all, or the first of many and their number.
 func (g FindingGroup) Subject() string {
-	if len(g.Subjects) <= named+1 {
+	if len(g.Subjects) <= maxNamed+1 {
 		return strings.Join(g.Subjects, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(g.Subjects[:named], ", "), len(g.Subjects)-named)
+	return fmt.Sprintf("%s and %d more", strings.Join(g.Subjects[:maxNamed], ", "), len(g.Subjects)-maxNamed)
 }
 
 // Summary counts findings in a line.

@@ -96,10 +96,10 @@ func (d Diagnosis) quotas(out *findings) {
 		budgeted.Insert(b.Namespace)
 	}
 	for _, h := range QuotaHoles(d.Quotas, QuotaClasses(d.Objects, d.Classes), budgeted) {
-		const shown = 3
+		const maxClassNames = 3
 		open := h.Open
-		if len(open) > shown {
-			open = append(slices.Clone(open[:shown]), "…")
+		if len(open) > maxClassNames {
+			open = append(slices.Clone(open[:maxClassNames]), "…")
 		}
 		out.add(Warning, "namespace "+h.Namespace, "its ResourceQuota limits %s, and other classes of the same GPUs "+
 			"not (%d): %s. Give it a GPU budget, or add the entries of kubectl gpu quota -n %s --resource-quota",

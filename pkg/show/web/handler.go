@@ -26,8 +26,8 @@ var embedded embed.FS
 // Explain answers why a claim has no devices. The answer is encoded as JSON.
 type Explain func(ctx context.Context, namespace, name string) (any, error)
 
-// beat is the longest time without a line. The page takes a longer silence for the end of the server.
-const beat = 10 * time.Second
+// heartbeatInterval is the longest time without a line. The page takes a longer silence for the end of the server.
+const heartbeatInterval = 10 * time.Second
 
 // NewHandler serves the page of a cluster under a token.
 func NewHandler(token string, c *Cluster, explain Explain, measure Measure) http.Handler {
@@ -87,7 +87,7 @@ func (c *Cluster) serveWatch(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-b.more:
-		case <-time.After(beat):
+		case <-time.After(heartbeatInterval):
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/pkg/wire"
 )
 
-// pause is the least time between two refreshes.
-const pause = 50 * time.Millisecond
+// minPause is the least time between two refreshes.
+const minPause = 50 * time.Millisecond
 
 // Run refreshes the picture after changes, until the context ends. In a cluster that always changes it uses a third
 // of a processor.
@@ -38,7 +38,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(pause, 2*time.Since(began))):
+		case <-time.After(max(minPause, 2*time.Since(began))):
 		}
 	}
 }

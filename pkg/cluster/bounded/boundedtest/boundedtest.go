@@ -26,8 +26,8 @@ import (
 // Stored is about the largest size of an object that an API server stores.
 const Stored = 1_400_000
 
-// many is a number of elements that is fewer bytes than Stored, and more memory than most limits.
-const many = 3_000
+// manyElements is a number of elements that is fewer bytes than Stored, and more memory than most limits.
+const manyElements = 3_000
 
 // huge is a text as long as an object can be.
 var huge = strings.Repeat("x", Stored)
@@ -183,10 +183,10 @@ func limited(path string) bool {
 		strings.HasPrefix(path, "ResourceClaim.Status.ReservedFor")
 }
 
-const deepest = 12
+const maxDepth = 12
 
 func (f *filler) fill(v reflect.Value, path string, depth int, stored func()) {
-	if depth > deepest || strings.Contains(path, ".TypeMeta") {
+	if depth > maxDepth || strings.Contains(path, ".TypeMeta") {
 		return
 	}
 	switch v.Kind() {
@@ -203,7 +203,7 @@ func (f *filler) fill(v reflect.Value, path string, depth int, stored func()) {
 		v.Set(reflect.New(v.Type().Elem()))
 		f.fill(v.Elem(), path, depth, stored)
 	case reflect.Slice:
-		n, bytes := many, v.Type().Elem().Kind() == reflect.Uint8
+		n, bytes := manyElements, v.Type().Elem().Kind() == reflect.Uint8
 		if bytes {
 			n = Stored
 		}
@@ -231,7 +231,7 @@ func (f *filler) fill(v reflect.Value, path string, depth int, stored func()) {
 		}, stored)
 		f.add(path+"{}", v, func() reflect.Value {
 			out := reflect.MakeMap(v.Type())
-			for i := range many {
+			for i := range manyElements {
 				out.SetMapIndex(reflect.ValueOf(fmt.Sprintf("example.com/%d", i)).Convert(v.Type().Key()), one)
 			}
 			return out

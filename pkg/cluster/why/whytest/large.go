@@ -16,15 +16,15 @@ import (
 // Large returns a cluster of nodes of eight H100. On each node claims hold one of twenty mixtures of GPUs and
 // partitions.
 func Large(nodes int) (*why.Cluster, error) {
-	const mixtures = 20
+	const mixtureCount = 20
 	f := New()
 	node, err := f.Add("n0", "hgx-h100", 8)
 	if err != nil {
 		return nil, err
 	}
 	template := f.Slices
-	var held [mixtures][]resourceapi.DeviceRequestAllocationResult
-	for i := range mixtures {
+	var held [mixtureCount][]resourceapi.DeviceRequestAllocationResult
+	for i := range mixtureCount {
 		f.Claims = nil
 		for j := range 1 + i%7 {
 			results, err := Schedule(f, node,
@@ -51,7 +51,7 @@ func Large(nodes int) (*why.Cluster, error) {
 			one.Name, one.Spec.NodeName, one.Spec.Pool.Name = name+s.Name[2:], &name, name+s.Spec.Pool.Name[2:]
 			slices = append(slices, &one)
 		}
-		for i, r := range held[n%mixtures] {
+		for i, r := range held[n%mixtureCount] {
 			r.Pool = name + r.Pool[2:]
 			one := Claim(fmt.Sprintf("%s-%d", name, i), GPUs, 1)
 			one.Status.Allocation = &resourceapi.AllocationResult{
