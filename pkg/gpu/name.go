@@ -48,6 +48,9 @@ func (d Device) Name() string {
 	return string(d.Kind) + "-" + address
 }
 
+// NameOf returns the name of the whole GPU at a PCI address.
+func NameOf(address string) string { return Device{Kind: KindGPU, PCIAddress: address}.Name() }
+
 // ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x" and "-x" becomes "-no-x".
 // A board can have both "1g.24gb+me" and "1g.24gb-me".
 func ProfileLabel(profile string) string {
@@ -79,21 +82,23 @@ func ValidProfile(profile string) bool {
 // ParseName is the inverse of Device.Name.
 func ParseName(name string) (Device, error) {
 	var d Device
-	if m := groupForm.FindStringSubmatch(name); m != nil {
-		d = Device{Kind: KindGroup, PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}
+	m := groupForm.FindStringSubmatch(name)
+	if m != nil {
+		d.Kind = KindGroup
 		if d.Size, _ = strconv.Atoi(m[1]); d.Size < 2 { // Up to two digits.
 			return Device{}, fmt.Errorf("device name %q has the group size 1, but a group has at least 2 GPUs", name)
 		}
-	} else if m := nameForm.FindStringSubmatch(name); m == nil {
+	} else if m = nameForm.FindStringSubmatch(name); m == nil {
 		return Device{}, fmt.Errorf("device name %q does not belong to this driver "+
 			"(examples: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, nvlink-4-0000-1b-00-0)", name)
-	} else if d = (Device{Kind: Kind(m[1]), PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}); m[6] != "" {
+	} else if d.Kind = Kind(m[1]); m[6] != "" {
 		d.Kind, d.Profile = KindMIG, m[6]+"."+m[7]+profileSuffix(m[8])
 		d.Start, _ = strconv.Atoi(m[9]) // Up to three digits.
 		if !ValidProfile(d.Profile) {
 			return Device{}, fmt.Errorf("device name %q does not contain a valid MIG profile", name)
 		}
 	}
+	d.PCIAddress = m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]
 	if canonical, err := CanonicalAddress(d.PCIAddress); err != nil || canonical != d.PCIAddress || d.Name() != name {
 		return Device{}, fmt.Errorf("device name %q is not in its shortest form", name)
 	}

@@ -25,7 +25,7 @@ func GPUsOf(d resourceapi.Device) (out []string) {
 	}
 	addresses, _, _ := Needs(parsed, d)
 	for _, a := range addresses {
-		out = append(out, gpu.Device{Kind: gpu.KindGPU, PCIAddress: a}.Name())
+		out = append(out, gpu.NameOf(a))
 	}
 	return out
 }

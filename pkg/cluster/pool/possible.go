@@ -49,7 +49,7 @@ func (p Pool) With(kinds ...gpu.Kind) Pool {
 func (p Pool) Without(gone map[string]bool) Pool {
 	of := func(d resourceapi.Device) bool {
 		named, err := gpu.ParseName(d.Name)
-		return err == nil && gone[gpu.Device{Kind: gpu.KindGPU, PCIAddress: named.PCIAddress}.Name()] ||
+		return err == nil && gone[gpu.NameOf(named.PCIAddress)] ||
 			slices.ContainsFunc(GPUsOf(d), func(name string) bool { return gone[name] })
 	}
 	out := p

@@ -77,7 +77,7 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 
 // name sends the names of a GPU. The model of one that cannot be read is unknown.
 func (c *healthCollector) name(out chan<- prometheus.Metric, address, uuid, model string) {
-	gpuInfo.Send(out, 1, c.node, gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), uuid, model)
+	gpuInfo.Send(out, 1, c.node, gpu.NameOf(address), uuid, model)
 }
 
 // states returns the states and advice of a GPU that was read, now or before it hung.

@@ -48,7 +48,7 @@ func sliceCounter(i int) string { return fmt.Sprintf("%s%d", sliceCounters, i) }
 func (g geometry) counters(
 	of gpu.GPU, entries []deviceEntry, groups int,
 ) (*resourceapi.CounterSet, [][]resourceapi.DeviceCounterConsumption) {
-	name := wholeName(of.PCIAddress) + "-counter-set"
+	name := gpu.NameOf(of.PCIAddress) + "-counter-set"
 	total := g.total(of, entries)
 	held := amounts{}
 	var consumed [][]resourceapi.DeviceCounterConsumption
@@ -197,7 +197,7 @@ func (c nvlinkCounters) takenBy(address string, e deviceEntry) int64 {
 	return size
 }
 
-func gpuCounter(address string) string { return strings.TrimPrefix(wholeName(address), "gpu-") }
+func gpuCounter(address string) string { return strings.TrimPrefix(gpu.NameOf(address), "gpu-") }
 
 // set returns the counter set, or nil without groups.
 func (c nvlinkCounters) set() *resourceapi.CounterSet {

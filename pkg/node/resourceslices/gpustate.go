@@ -26,11 +26,7 @@ type gpuState struct {
 	partitionable, beside bool
 }
 
-func wholeName(address string) string {
-	return gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name()
-}
-
-func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
+func (g gpuState) name() string { return gpu.NameOf(g.gpu.PCIAddress) }
 
 // cut reports whether the GPU has counters of its own: it publishes partitions, or could, and the node has other
 // counters. Cluster-autoscaler takes the mean over the counter sets of a node, and would ignore the GPUs without one.
@@ -58,7 +54,7 @@ func (g gpuState) holds(kind gpu.Kind) bool { return len(g.heldAs(kind)) > 0 }
 func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
 	found := map[string]*gpuState{}
 	for _, g := range s.GPUs {
-		if _, err := gpu.ParseName(wholeName(g.PCIAddress)); err != nil {
+		if _, err := gpu.ParseName(gpu.NameOf(g.PCIAddress)); err != nil {
 			b.warn("", Unreadable, "GPU %d (%s) is not published: %v", g.Index, g.UUID, err)
 			continue
 		}
@@ -115,7 +111,7 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 			b.warn("", Absent, "a claim holds a device that cannot be named: %v", err)
 			continue
 		}
-		if _, err := gpu.ParseName(wholeName(address)); err != nil {
+		if _, err := gpu.ParseName(gpu.NameOf(address)); err != nil {
 			b.warn(h.Device.Name(), Absent, "a claim holds a group with a GPU that cannot be named: %v", err)
 			continue
 		}
@@ -130,7 +126,7 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 	}
 	for _, address := range sortedKeys(problems) {
 		if _, ok := found[address]; !ok {
-			b.warn(wholeName(address), problems[address].State, "GPU at %s is not published: %s", address,
+			b.warn(gpu.NameOf(address), problems[address].State, "GPU at %s is not published: %s", address,
 				problems[address].Message)
 		}
 	}

@@ -54,7 +54,7 @@ func TestBuild_NVLinkGroup_IsNamedByItsMembers(t *testing.T) {
 			}
 		}
 		for _, g := range snapshot.GPUs {
-			out = append(out, of[gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()])
+			out = append(out, of[gpu.NameOf(g.PCIAddress)])
 		}
 		return out
 	}

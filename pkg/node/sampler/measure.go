@@ -26,7 +26,7 @@ func (s *Sampler) measure(session nvml.Session, t Target, window func()) (g GPU,
 	if err != nil {
 		return GPU{}, false
 	}
-	g = GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID),
+	g = GPU{Device: absent(gpu.KindGPU, gpu.NameOf(t.PCIAddress), t.UUID),
 		Address:           t.PCIAddress,
 		Model:             t.ProductName,
 		Index:             t.Index,

@@ -172,7 +172,7 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 // Restore implements executor.Restorer: it switches the mode of an idle GPU back. The caller holds the GPU's lock, and
 // no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
-	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+	name := gpu.NameOf(g.PCIAddress)
 	return x.Settle(ctx, &plan.Device{Name: name, PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU})
 }
 

@@ -243,7 +243,7 @@ type builder struct {
 func (b *builder) gpu(address string) *GPU {
 	if b.gpus[address] == nil {
 		b.gpus[address] = &GPU{
-			Name:       gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(),
+			Name:       gpu.NameOf(address),
 			Node:       b.node.Name,
 			PCIAddress: address,
 			Use:        b.unpublished,

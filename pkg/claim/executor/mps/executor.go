@@ -230,7 +230,7 @@ func (x *Executor) NeededBy(d plan.Device) bool { return x.exclusive(d) }
 // Restore implements executor.Restorer.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	d := plan.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress, UUID: g.UUID}
-	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+	d.Name = gpu.NameOf(g.PCIAddress)
 	return failure(ctx, "restore the compute mode", d, x.restore(d))
 }
 

@@ -225,7 +225,7 @@ func (x *Executor) failed(g gpu.GPU, err error) error {
 	x.o.Reports.Report(&claimerror.Error{
 		Reason:  claimerror.DeviceNotReady,
 		Attempt: "reset",
-		Device:  gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+		Device:  gpu.NameOf(g.PCIAddress),
 		Cause:   err,
 		Remedy:  remedy,
 	})

@@ -94,7 +94,7 @@ func (x *Executor) NeededBy(d plan.Device) bool { return d.Sharing.Timed }
 // Keep implements executor.Keeper: it sets the time slice again if the GPU lost it. A reset or a reload of the driver
 // does that. Without persistence mode the GPU loses it when the last program closes it.
 func (x *Executor) Keep(ctx context.Context, g gpu.GPU) error {
-	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
+	d := plan.Device{Name: gpu.NameOf(g.PCIAddress)}
 	r, known, err := x.records.OfBoot(g.PCIAddress, g.UUID)
 	if err != nil || !known || r.Set == record.SetUnknown {
 		return failure(ctx, "keep the time slice", d, err)
@@ -115,7 +115,7 @@ func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 		defer cancel()
 		return x.tool.Set(ctx, g.UUID, found)
 	})
-	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
+	d := plan.Device{Name: gpu.NameOf(g.PCIAddress)}
 	return failure(ctx, "restore the time slice", d, err)
 }
 

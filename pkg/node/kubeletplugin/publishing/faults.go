@@ -61,7 +61,7 @@ func (n *Node) advise(s gpu.Snapshot) {
 			n.o.Reports.Report(&claimerror.Error{
 				Reason:  claimerror.DeviceDegraded,
 				Attempt: "health check",
-				Device:  gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+				Device:  gpu.NameOf(g.PCIAddress),
 				Cause:   errors.New(a.Cause),
 				Remedy:  known.RemedyFor(g.PCIAddress),
 			})
