@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -47,7 +48,7 @@ func newClear(f *factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		gpus, err := findAll(view.Nodes(o.Objects), args)
+		gpus, err := findAll(view.Nodes(o.Objects), args, false)
 		if err != nil {
 			return err
 		}
@@ -73,10 +74,15 @@ func newClear(f *factory) *cobra.Command {
 	return c
 }
 
-// findAll returns the GPUs of devices, each once.
-func findAll(nodes []view.Node, devices []string) (out []view.GPU, err error) {
+// findAll returns the GPUs of devices, each once. With absent, the name of a GPU without a device is enough.
+func findAll(nodes []view.Node, devices []string, absent bool) (out []view.GPU, err error) {
 	for _, device := range devices {
 		found, err := view.Find(nodes, device)
+		if node, name, ok := strings.Cut(device, "/"); err != nil && ok && absent {
+			if d, invalid := gpu.ParseName(name); invalid == nil && d.Kind == gpu.KindGPU {
+				found, err = []view.GPU{{Node: node, Name: name}}, nil
+			}
+		}
 		if err != nil {
 			return nil, err
 		}

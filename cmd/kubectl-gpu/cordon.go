@@ -20,7 +20,6 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/pkg/wire"
 )
@@ -84,7 +83,8 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 			t.dryRun, t.suffix = []string{metav1.DryRunAll}, " (server dry run)"
 		}
 		// All names are checked before the first change.
-		gpus, err := t.find(view.Nodes(o.Objects), args)
+		// A cordoned GPU can have no device, on an API server without taints.
+		gpus, err := findAll(view.Nodes(o.Objects), args, t.effect == "")
 		if err != nil {
 			return err
 		}
@@ -117,27 +117,6 @@ type tainting struct {
 	objects *objects
 	dryRun  []string
 	suffix  string
-}
-
-// find returns the GPUs of devices. A cordoned GPU can have no device, on an API server without taints.
-func (t *tainting) find(nodes []view.Node, devices []string) (out []view.GPU, err error) {
-	for _, device := range devices {
-		found, err := findAll(nodes, []string{device})
-		if node, name, ok := strings.Cut(device, "/"); err != nil && ok && t.effect == "" {
-			if d, invalid := gpu.ParseName(name); invalid == nil && d.Kind == gpu.KindGPU {
-				found, err = []view.GPU{{Node: node, Name: name}}, nil
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range found {
-			if !slices.ContainsFunc(out, func(o view.GPU) bool { return o.Node == g.Node && o.Name == g.Name }) {
-				out = append(out, g)
-			}
-		}
-	}
-	return out, nil
 }
 
 // annotate writes or removes the cordon of a GPU. It returns the earlier one.

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/pack"
@@ -157,17 +155,13 @@ func (p *packCommand) look(ctx context.Context, args []string) (*look, error) {
 	out := &look{objects: o, cluster: &pack.Cluster{Pods: pointers(o.Pods)}}
 	out.cluster.States = o.States
 	g := getter{o.reader, &out.cluster.Cluster}
-	var subjects []why.Subject
-	for _, name := range args {
-		namespace, err := p.namespace()
-		if err != nil {
-			return nil, err
-		}
-		s, err := g.subject(ctx, namespace, name)
-		if err != nil {
-			return nil, err
-		}
-		subjects = append(subjects, s)
+	namespace, err := p.namespace()
+	if err != nil {
+		return nil, err
+	}
+	subjects, err := g.subjects(ctx, namespace, args)
+	if err != nil {
+		return nil, err
 	}
 	if err := g.add(ctx, o, &why.Manifest{}, subjects...); err != nil {
 		return nil, err
@@ -202,17 +196,11 @@ func waiting(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
 // budgets reads the disruption budgets. Without the right the plan says that they were not looked at.
 func (l *look) budgets(ctx context.Context) error {
 	budgets := l.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll)
-	err := l.read(ctx, from(kind{resource: read.PodDisruptionBudgets}, "", budgets),
-		"", func(page runtime.Object) error {
-			if budgets, ok := page.(*policyv1.PodDisruptionBudgetList); ok {
-				l.cluster.Budgets = append(l.cluster.Budgets, pointers(budgets.Items)...)
-			}
-			return nil
-		})
-	if apierrors.IsNotFound(err) {
-		return nil
+	from := from(kind{resource: read.PodDisruptionBudgets}, "", budgets)
+	if err := l.read(ctx, from, "", appendTo(&l.cluster.Budgets)); !apierrors.IsNotFound(err) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // measure reads the utilization of pods from the plugins' metrics. Without it, pods count as neither idle nor busy.

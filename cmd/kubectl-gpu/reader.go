@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
@@ -143,6 +144,18 @@ func (r *reader) read(ctx context.Context, s source, labels string, put func(run
 		}
 	}
 	return r.end(s.kind, e)
+}
+
+// appendTo returns a function that appends the objects of a page.
+func appendTo[T runtime.Object](all *[]T) func(page runtime.Object) error {
+	return func(page runtime.Object) error {
+		return meta.EachListItem(page, func(o runtime.Object) error {
+			if one, ok := o.(T); ok {
+				*all = append(*all, one)
+			}
+			return nil
+		})
+	}
 }
 
 // end keeps how the read of a kind ends.

@@ -20,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
@@ -110,13 +109,11 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 	}
 	g := getter{r, &why.Cluster{States: r.states}}
 	subjects := manifest.Subjects()
-	for _, name := range args {
-		s, err := g.subject(loading, namespace, name)
-		if err != nil {
-			return err
-		}
-		subjects = append(subjects, s)
+	asked, err := g.subjects(loading, namespace, args)
+	if err != nil {
+		return err
 	}
+	subjects = append(subjects, asked...)
 	objects, err := r.load(loading, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true})
 	if err != nil {
 		return err
@@ -280,6 +277,17 @@ func (g *getter) comparePriority(ctx context.Context, a *why.Answer, pod *corev1
 	a.ComparePriority(g.cluster, driver, pod, pods)
 }
 
+func (g *getter) subjects(ctx context.Context, namespace string, names []string) (out []why.Subject, err error) {
+	for _, name := range names {
+		s, err := g.subject(ctx, namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
 // subject reads a pod or a claim. A name without a kind is a pod's, or else a claim's.
 func (g *getter) subject(ctx context.Context, namespace, name string) (why.Subject, error) {
 	kind, rest, qualified := strings.Cut(name, "/")
@@ -320,12 +328,7 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 	}
 	var pods []*corev1.Pod
 	unscheduled := from(kind{resource: read.ClaimPods}, "spec.nodeName=", g.client.CoreV1().Pods(namespace))
-	if err := g.read(ctx, unscheduled, "", func(page runtime.Object) error {
-		if list, ok := page.(*corev1.PodList); ok {
-			pods = append(pods, pointers(list.Items)...)
-		}
-		return nil
-	}); err != nil {
+	if err := g.read(ctx, unscheduled, "", appendTo(&pods)); err != nil {
 		return why.Subject{}, err
 	}
 	for _, p := range pods {
@@ -344,17 +347,11 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 // events reads the warnings about a pod. Without the right the answer says so.
 func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 	selector := fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()
-	err := g.read(ctx, from(kind{resource: read.Events}, selector, g.client.CoreV1().Events(pod.Namespace)),
-		"", func(page runtime.Object) error {
-			if list, ok := page.(*corev1.EventList); ok {
-				g.cluster.Events = append(g.cluster.Events, pointers(list.Items)...)
-			}
-			return nil
-		})
-	if apierrors.IsNotFound(err) {
-		return nil
+	events := from(kind{resource: read.Events}, selector, g.client.CoreV1().Events(pod.Namespace))
+	if err := g.read(ctx, events, "", appendTo(&g.cluster.Events)); !apierrors.IsNotFound(err) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // add adds the objects of the whole cluster, of a manifest, and those that the subjects' pods name.

@@ -18,40 +18,26 @@ import (
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-// workload reads the selector of a workload's pods. The kind is as people write it to kubectl.
+// workload reads the selector of a workload's pods. The kind is as people write it to kubectl. With an error, clients
+// return an empty object.
 func (g *getter) workload(ctx context.Context, namespace, kind, name string) (*metav1.LabelSelector, error) {
-	apps := g.client.AppsV1()
+	apps, o := g.client.AppsV1(), metav1.GetOptions{}
 	switch kind {
 	case "job", "jobs":
-		one, err := g.client.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return one.Spec.Selector, nil
+		one, err := g.client.BatchV1().Jobs(namespace).Get(ctx, name, o)
+		return one.Spec.Selector, err
 	case "deployment", "deployments", "deploy":
-		one, err := apps.Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return one.Spec.Selector, nil
+		one, err := apps.Deployments(namespace).Get(ctx, name, o)
+		return one.Spec.Selector, err
 	case "replicaset", "replicasets", "rs":
-		one, err := apps.ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return one.Spec.Selector, nil
+		one, err := apps.ReplicaSets(namespace).Get(ctx, name, o)
+		return one.Spec.Selector, err
 	case "statefulset", "statefulsets", "sts":
-		one, err := apps.StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return one.Spec.Selector, nil
+		one, err := apps.StatefulSets(namespace).Get(ctx, name, o)
+		return one.Spec.Selector, err
 	case "daemonset", "daemonsets", "ds":
-		one, err := apps.DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return one.Spec.Selector, nil
+		one, err := apps.DaemonSets(namespace).Get(ctx, name, o)
+		return one.Spec.Selector, err
 	}
 	return nil, usageError{fmt.Errorf("%q: name a pod, a claim, a Job, Deployment, ReplicaSet, StatefulSet or "+
 		"DaemonSet", kind+"/"+name)}

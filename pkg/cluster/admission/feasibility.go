@@ -194,14 +194,15 @@ func (v *ClusterView) obstacle(ctx context.Context, name string, requests []requ
 		}
 	}
 	switch {
-	case most == 0 && q.kind == gpu.KindMIG:
-		return text + "no device of the cluster as it is now matches its class and selectors" + v.profileHint()
-	case most == 0 && q.kind == gpu.KindGroup:
-		return text + "no device of the cluster as it is now matches its class and selectors. Nodes publish groups " +
-			"unless their " +
-			"settings switch them off (chart value publish)"
 	case most == 0:
-		return text + "no device of the cluster as it is now matches its class and selectors"
+		text += "no device of the cluster as it is now matches its class and selectors"
+		switch q.kind {
+		case gpu.KindMIG:
+			text += v.profileHint()
+		case gpu.KindGroup:
+			text += ". Nodes publish groups unless their settings switch them off (chart value publish)"
+		}
+		return text
 	case q.Devices() > most:
 		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match",
 			text, q.Devices(), most)

@@ -58,15 +58,10 @@ type hold struct {
 func holds(claims []*resourceapi.ResourceClaim) map[pool.ID]map[string][]hold {
 	out := map[pool.ID]map[string][]hold{}
 	for _, c := range claims {
-		if c == nil || c.Status.Allocation == nil {
+		if c == nil {
 			continue
 		}
-		for i := range c.Status.Allocation.Devices.Results {
-			r := &c.Status.Allocation.Devices.Results[i]
-			if ptr.Deref(r.AdminAccess, false) {
-				continue
-			}
-			id := pool.ID{Driver: r.Driver, Pool: r.Pool}
+		for id, r := range pool.Held(c.Status.Allocation) {
 			if out[id] == nil {
 				out[id] = map[string][]hold{}
 			}

@@ -155,12 +155,7 @@ func (p *planner) holders(n *node) map[pool.ID]map[string][]holding {
 	out := map[pool.ID]map[string][]holding{}
 	for _, u := range n.units {
 		for _, c := range u.claims {
-			for i := range c.Status.Allocation.Devices.Results {
-				r := &c.Status.Allocation.Devices.Results[i]
-				if ptr.Deref(r.AdminAccess, false) {
-					continue
-				}
-				id := pool.ID{Driver: r.Driver, Pool: r.Pool}
+			for id, r := range pool.Held(c.Status.Allocation) {
 				if out[id] == nil {
 					out[id] = map[string][]holding{}
 				}

@@ -172,11 +172,10 @@ func (p *planner) any(node string, in sets.Set[GPU]) func(string, resourceapi.De
 func (p *planner) gpusOf(claims []*resourceapi.ResourceClaim) []GPU {
 	found := sets.New[GPU]()
 	for _, c := range claims {
-		for r := range pool.Results(c.Status.Allocation, p.o.Driver) {
-			if r.AdminAccess != nil && *r.AdminAccess {
+		for id, r := range pool.Held(c.Status.Allocation) {
+			if r.Driver != p.o.Driver {
 				continue
 			}
-			id := pool.ID{Driver: r.Driver, Pool: r.Pool}
 			for _, g := range pool.GPUsOf(p.devices[id][r.Device]) {
 				found.Insert(GPU{p.poolNode[id], g})
 			}

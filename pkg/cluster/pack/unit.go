@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -83,13 +82,8 @@ func (u *unit) place() Place {
 }
 
 func devicesOf(a *resourceapi.AllocationResult) (out []string) {
-	if a == nil {
-		return nil
-	}
-	for _, r := range a.Devices.Results {
-		if !ptr.Deref(r.AdminAccess, false) {
-			out = append(out, r.Device)
-		}
+	for _, r := range pool.Held(a) {
+		out = append(out, r.Device)
 	}
 	return out
 }
@@ -104,7 +98,7 @@ func (p *planner) makeUnits() {
 	unitOf, podUnit := map[types.NamespacedName]*unit{}, map[types.NamespacedName]*unit{}
 	consumers := map[*unit][]types.NamespacedName{}
 	for _, c := range p.c.Claims {
-		if c == nil || c.Status.Allocation == nil || len(devicesOf(c.Status.Allocation)) == 0 {
+		if c == nil || len(devicesOf(c.Status.Allocation)) == 0 {
 			continue
 		}
 		u := &unit{claims: []*resourceapi.ResourceClaim{c}}
@@ -291,15 +285,15 @@ func (p *planner) countBudgets(u *unit, fix func(string, ...any)) {
 
 // bytes is the memory of a claim's devices, or of its shares.
 func (p *planner) bytes(c *resourceapi.ResourceClaim) (sum int64) {
-	for _, r := range c.Status.Allocation.Devices.Results {
-		if ptr.Deref(r.AdminAccess, false) || r.Driver != p.o.Driver {
+	for id, r := range pool.Held(c.Status.Allocation) {
+		if r.Driver != p.o.Driver {
 			continue
 		}
 		if consumed, ok := r.ConsumedCapacity["memory"]; ok {
 			sum += consumed.Value()
 			continue
 		}
-		d := p.devices[pool.ID{Driver: r.Driver, Pool: r.Pool}][r.Device]
+		d := p.devices[id][r.Device]
 		memory := d.Capacity["memory"].Value
 		sum += memory.Value()
 	}

@@ -88,13 +88,6 @@ func (m *Manifest) add(raw json.RawMessage, namespace string, depth int) error {
 	if head.GroupVersionKind().Group == resourceapi.GroupName && version != "v1" && version != "v1beta2" {
 		return fmt.Errorf("%s %s has the API version %s; write it in resource.k8s.io/v1", head.Kind, head.Name, version)
 	}
-	into := func(o metav1.Object) error {
-		if err := json.Unmarshal(raw, o); err != nil {
-			return fmt.Errorf("%s %s: %w", head.Kind, head.Name, err)
-		}
-		o.SetNamespace(head.Namespace)
-		return nil
-	}
 	switch {
 	case len(head.Items) > 0 && depth == 0:
 		for _, one := range head.Items {
@@ -103,20 +96,27 @@ func (m *Manifest) add(raw json.RawMessage, namespace string, depth int) error {
 			}
 		}
 	case head.Kind == "Pod":
-		p := &corev1.Pod{}
-		m.Pods = append(m.Pods, p)
-		return into(p)
+		return addTo(&m.Pods, raw, head)
 	case head.Kind == "ResourceClaim":
-		c := &resourceapi.ResourceClaim{}
-		m.Claims = append(m.Claims, c)
-		return into(c)
+		return addTo(&m.Claims, raw, head)
 	case head.Kind == "ResourceClaimTemplate":
-		t := &resourceapi.ResourceClaimTemplate{}
-		m.Templates = append(m.Templates, t)
-		return into(t)
+		return addTo(&m.Templates, raw, head)
 	default:
 		return m.workload(head, 0)
 	}
+	return nil
+}
+
+func addTo[T any, P interface {
+	*T
+	metav1.Object
+}](all *[]P, raw json.RawMessage, head object) error {
+	o := P(new(T))
+	if err := json.Unmarshal(raw, o); err != nil {
+		return fmt.Errorf("%s %s: %w", head.Kind, head.Name, err)
+	}
+	o.SetNamespace(head.Namespace)
+	*all = append(*all, o)
 	return nil
 }
 

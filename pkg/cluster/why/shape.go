@@ -10,7 +10,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -42,18 +41,19 @@ func (s *shape) devices() iter.Seq2[string, resourceapi.Device] {
 
 // taken returns the GPUs of the driver of which claims have all or a part.
 func (s *shape) taken() map[string]bool {
-	type device struct{ pool, name string }
+	type device struct {
+		pool pool.ID
+		name string
+	}
 	held := map[device]bool{}
 	for _, c := range s.Holders() {
-		for r := range pool.Results(c.Status.Allocation, s.driver) {
-			if !ptr.Deref(r.AdminAccess, false) {
-				held[device{r.Pool, r.Device}] = true
-			}
+		for id, r := range pool.Held(c.Status.Allocation) {
+			held[device{id, r.Device}] = true
 		}
 	}
 	out := map[string]bool{}
 	for in, d := range s.devices() {
-		if held[device{in, d.Name}] {
+		if held[device{pool.ID{Driver: s.driver, Pool: in}, d.Name}] {
 			for _, g := range pool.GPUsOf(d) {
 				out[g] = true
 			}
