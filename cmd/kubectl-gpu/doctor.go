@@ -53,7 +53,7 @@ func newDoctor(f *factory) *cobra.Command {
 		case d.interval <= 0:
 			return usageError{fmt.Errorf("--interval=%s is not a positive time", d.interval)}
 		}
-		return d.again(c.Context(), args)
+		return d.repeat(c.Context(), args)
 	}
 	return c
 }
@@ -86,8 +86,8 @@ func (d *checkup) find(ctx context.Context, args []string) ([]view.Finding, erro
 // ages are times in findings, which change with each check.
 var ages = regexp.MustCompile(`\b([0-9]+[smhdy])+\b`)
 
-// again shows findings whenever they change, until the user leaves. The last ones give the exit code.
-func (d *checkup) again(ctx context.Context, args []string) error {
+// repeat shows findings whenever they change, until the user leaves. The last ones give the exit code.
+func (d *checkup) repeat(ctx context.Context, args []string) error {
 	quiet, out := *d.factory, *d.output
 	quiet.ErrOut = io.Discard // A note with each check says no more than the findings.
 	out.factory = &quiet

@@ -287,7 +287,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the scheduler is woken again and again", File: "pkg/cluster/podevents/kind.go",
-		Old: "one.woken >= mostWakes || ", New: "",
+		Old: "one.woken >= maxWakes || ", New: "",
 		Package: "./pkg/cluster/podevents", Test: "TestKeeper_DevicesAreFree_SchedulerIsWokenSeldom",
 	},
 	{

@@ -41,7 +41,7 @@ func (a Asker) Obstacles(ctx context.Context, n *Node, claims []*resourceapi.Res
 				}
 				for i, d := range s.Spec.Devices {
 					out = append(out, Obstacle{n.Name, s.Spec.Pool.Name, d.Name, q.Name,
-						a.against(ctx, n, q, s, i, left[s.id()])})
+						a.reasonsAgainst(ctx, n, q, s, i, left[s.id()])})
 				}
 			}
 		}
@@ -78,8 +78,10 @@ func (a Asker) Taints(
 	return out
 }
 
-// against returns the reasons against a device: its selectors, or all other reasons.
-func (a Asker) against(ctx context.Context, n *Node, q Request, s Slice, index int, left pool.Counters) (out []string) {
+// reasonsAgainst returns the reasons against a device: its selectors, or all other reasons.
+func (a Asker) reasonsAgainst(
+	ctx context.Context, n *Node, q Request, s Slice, index int, left pool.Counters,
+) (out []string) {
 	switch failed, err := a.Failing(ctx, q.Expressions(), s.Candidate(index)); {
 	case err != nil:
 		return []string{fmt.Sprintf("selector %s fails: %v", Brief(failed), err)}

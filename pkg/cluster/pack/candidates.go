@@ -55,8 +55,8 @@ const (
 // choice is a device for a request, with the minimal sets of units that must leave it.
 type choice struct {
 	sets [][]*unit
-	// again means that two devices of a claim can be shares of it.
-	again bool
+	// repeatable means that two devices of a claim can be shares of it.
+	repeatable bool
 }
 
 // candidates returns sets of units such that each way to make room for the goal contains one: for each choice of
@@ -84,6 +84,8 @@ func (p *planner) candidates(ctx context.Context, n *node, claims []*resourceapi
 		}
 	}
 	found := map[string]candidate{}
+	// choose tries each choice for each device of a request: at is the slot, left its devices to choose, and from its
+	// first choice. Choices of one slot only ascend, because their order makes no other set of units.
 	var choose func(at int, left int64, from int, set []*unit)
 	choose = func(at int, left int64, from int, set []*unit) {
 		if len(found) >= maxUnions {
@@ -102,7 +104,7 @@ func (p *planner) candidates(ctx context.Context, n *node, claims []*resourceapi
 		for i := from; i < len(slots[at].choices); i++ {
 			one := slots[at].choices[i]
 			next := i + 1
-			if one.again {
+			if one.repeatable {
 				next = i
 			}
 			for _, more := range one.sets {

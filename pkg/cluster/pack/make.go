@@ -4,6 +4,7 @@
 package pack
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -124,7 +125,8 @@ func (p *planner) search(ctx context.Context, nodes []*node, w Goal) (found, sta
 			break
 		}
 		c := heap.Pop(&q).(candidate)
-		// A node on which the goal fits in no case has no plan.
+		// A node on which the goal does not fit even if all units leave has no plan. Only nodes whose candidates come
+		// up are asked, because often the first one suffices.
 		if _, known := room[c.node]; !known {
 			answer, _ := p.Allocate(ctx, p.node(p.start(), c.node.Name), released(c.node.movable()), w.Claims)
 			room[c.node] = answer == ask.Yes
@@ -169,9 +171,9 @@ func (p *planner) greedy(ctx context.Context, nodes []*node, w Goal) (found, sta
 		if len(set) == 0 || !suffices(set) {
 			continue
 		}
-		dear := slices.SortedStableFunc(slices.Values(set),
+		dearestFirst := slices.SortedStableFunc(slices.Values(set),
 			func(a, b *unit) int { return costOf([]*unit{b}).compare(costOf([]*unit{a})) })
-		for _, u := range dear {
+		for _, u := range dearestFirst {
 			if less := slices.DeleteFunc(slices.Clone(set), func(o *unit) bool { return o == u }); suffices(less) {
 				set = less
 			}
@@ -208,13 +210,15 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 	}
 	n := p.node(p.start(), c.node.Name)
 	for _, u := range c.set {
-		n = n.With(u.without()...)
+		n = n.With(u.unallocated()...)
 	}
 	first, ok := p.place(ctx, n, w.Claims)
 	if !ok {
 		return found{}, state{}, false
 	}
 	f := found{node: c.node, hold: p.gpusOf(first)}
+	// The GPUs of the goal are closed meanwhile. Without that, a unit that moves could take a device that it has just
+	// left, and the goal would not fit at the end.
 	budget := maxPlacements
 	moves, end, ok := p.relocate(ctx, p.cordoned(p.start(), f.hold), c.set, &budget)
 	if !ok {
@@ -230,11 +234,11 @@ func (p *planner) try(ctx context.Context, c candidate, w Goal) (found, state, b
 
 // relocate places units elsewhere, one after the other, and tries other orders and nodes if one has no place. Each step
 // is proven with the places that the later units still have.
-func (p *planner) relocate(ctx context.Context, s state, rest []*unit, budget *int) ([]Move, state, bool) {
-	if len(rest) == 0 {
+func (p *planner) relocate(ctx context.Context, s state, units []*unit, budget *int) ([]Move, state, bool) {
+	if len(units) == 0 {
 		return nil, s, true
 	}
-	for _, u := range largestFirst(rest) {
+	for _, u := range largestFirst(units) {
 		gone := p.release(s, u)
 		for name := range p.destinations(ctx, u, "") {
 			if *budget--; *budget < 0 || ctx.Err() != nil {
@@ -248,7 +252,7 @@ func (p *planner) relocate(ctx context.Context, s state, rest []*unit, budget *i
 			if !ok {
 				continue
 			}
-			others := slices.DeleteFunc(slices.Clone(rest), func(o *unit) bool { return o == u })
+			others := slices.DeleteFunc(slices.Clone(units), func(o *unit) bool { return o == u })
 			if more, end, ok := p.relocate(ctx, next, others, budget); ok {
 				return append([]Move{p.move(u, name, placed)}, more...), end, true
 			}
@@ -259,13 +263,7 @@ func (p *planner) relocate(ctx context.Context, s state, rest []*unit, budget *i
 
 func largestFirst(units []*unit) []*unit {
 	return slices.SortedStableFunc(slices.Values(units), func(a, b *unit) int {
-		switch {
-		case a.bytes > b.bytes:
-			return -1
-		case a.bytes < b.bytes:
-			return 1
-		}
-		return a.index - b.index
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), a.index-b.index)
 	})
 }
 
@@ -312,7 +310,7 @@ func (p *planner) destinations(ctx context.Context, u *unit, closed string) iter
 			for i >= len(d.dests) && d.scanned < len(p.order) && ctx.Err() == nil {
 				name := p.order[d.scanned]
 				d.scanned++
-				if _, ok := p.place(ctx, p.nodes[name].Node, u.without()); ok {
+				if _, ok := p.place(ctx, p.nodes[name].Node, u.unallocated()); ok {
 					d.dests = append(d.dests, name)
 				}
 			}

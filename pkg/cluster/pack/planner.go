@@ -241,13 +241,13 @@ func (p *planner) release(s state, u *unit) state {
 	if p.nodes[u.node] == nil {
 		return s
 	}
-	return p.with(s, p.node(s, u.node).With(u.without()...), func(free amounts) { free.give(u.needs) })
+	return p.with(s, p.node(s, u.node).With(u.unallocated()...), func(free amounts) { free.give(u.needs) })
 }
 
 // put returns the state with a unit on a node, if the node has the devices.
 func (p *planner) put(ctx context.Context, s state, u *unit, name string) (state, []*resourceapi.ResourceClaim, bool) {
 	n := p.node(s, name)
-	placed, ok := p.place(ctx, n, u.without())
+	placed, ok := p.place(ctx, n, u.unallocated())
 	if !ok {
 		return s, nil, false
 	}

@@ -348,12 +348,12 @@ func (p *planner) evict(ctx context.Context, c candidate, w Goal) (found, state,
 // recreated returns the state in which a successor of each victim has what is free on the node.
 func (p *planner) recreated(ctx context.Context, s state, c candidate) state {
 	for _, u := range c.set {
-		again := u.without()
-		for _, claim := range again {
+		successors := u.unallocated()
+		for _, claim := range successors {
 			claim.Name += "-again"
 			claim.UID += "-again"
 		}
-		if placed, ok := p.place(ctx, p.node(s, c.node.Name), again); ok &&
+		if placed, ok := p.place(ctx, p.node(s, c.node.Name), successors); ok &&
 			p.freeOf(s, c.node.Name).lacks(u.needs) == "" {
 			s = p.with(s, p.node(s, c.node.Name).With(placed...), func(free amounts) { free.take(u.needs) })
 		}

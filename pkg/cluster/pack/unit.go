@@ -62,8 +62,8 @@ func (u *unit) claimNames() (out []types.NamespacedName) {
 	return out
 }
 
-// without returns the unit's claims without their allocations, to release them on a node.
-func (u *unit) without() (out []*resourceapi.ResourceClaim) {
+// unallocated returns the unit's claims without their allocations, to release them on a node.
+func (u *unit) unallocated() (out []*resourceapi.ResourceClaim) {
 	for _, c := range u.claims {
 		bare := *c
 		bare.Status = resourceapi.ResourceClaimStatus{}

@@ -49,8 +49,8 @@ type cachedKey struct {
 	key      uint64
 }
 
-// without returns the pods with a node that lack devices of the driver, as of the last refresh.
-func (k *Keeper) without(objects controller.Objects, now time.Time) []*corev1.Pod {
+// lackingPods returns the pods with a node that lack devices of the driver, as of the last refresh.
+func (k *Keeper) lackingPods(objects controller.Objects, now time.Time) []*corev1.Pod {
 	if !k.lackingAt.IsZero() && now.Sub(k.lackingAt) < maxAnswerAge {
 		return k.lacking
 	}
@@ -77,7 +77,7 @@ func (k *Keeper) group(objects controller.Objects, now time.Time) {
 		one.pods = nil
 	}
 	keys, spaces := map[types.UID]cachedKey{}, map[string]bool{}
-	long := slices.Clone(k.without(objects, now))
+	long := slices.Clone(k.lackingPods(objects, now))
 	for _, pod := range objects.Pods {
 		if waiting.Waits(pod) && now.Sub(waiting.SaidOf(pod).At) >= Patience {
 			long = append(long, pod)
@@ -228,24 +228,24 @@ func (k *Keeper) ask(ctx context.Context, objects controller.Objects, one *kind,
 const schedulerTimeout = 2 * time.Minute
 
 const (
-	// mostWakes is the number of Wakes for pods of one kind. If they still wait, they have other reasons.
-	mostWakes = 2
-	// leastRest and mostRest limit the time between two Wakes, which doubles. Each costs the scheduler an attempt for
-	// each waiting pod.
-	leastRest, mostRest = 30 * time.Second, 10 * time.Minute
+	// maxWakes is the number of Wakes for pods of one kind. If they still wait, they have other reasons.
+	maxWakes = 2
+	// minWakePause and maxWakePause limit the time between two Wakes, which doubles. Each Wake costs the scheduler an
+	// attempt for each waiting pod.
+	minWakePause, maxWakePause = 30 * time.Second, 10 * time.Minute
 )
 
 // wake has the scheduler try a pod whose devices are free. Its own count of devices can be wrong for a moment when it
 // tries the pod, and without an event it tries it again after five minutes.
 func (k *Keeper) wake(one *kind, now time.Time) []act.Write {
-	if one.woken >= mostWakes || now.Sub(k.woken) < k.rest {
+	if one.woken >= maxWakes || now.Sub(k.woken) < k.wakePause {
 		return nil
 	}
-	if now.Sub(k.woken) >= 2*mostRest {
-		k.rest = 0
+	if now.Sub(k.woken) >= 2*maxWakePause {
+		k.wakePause = 0
 	}
 	one.woken++
-	k.woken, k.rest = now, min(max(2*k.rest, leastRest), mostRest)
+	k.woken, k.wakePause = now, min(max(2*k.wakePause, minWakePause), maxWakePause)
 	return act.Wake(k.cluster, one.pods[0])
 }
 

@@ -66,9 +66,9 @@ type Keeper struct {
 	keys    map[types.UID]cachedKey
 	owners  map[types.UID]*owner
 	written map[types.UID]written
-	// woken is the time of the last Wake, and rest the least time until the next one.
-	woken time.Time
-	rest  time.Duration
+	// woken is the time of the last Wake, and wakePause the least time until the next one.
+	woken     time.Time
+	wakePause time.Duration
 	// asked has the turns of answers.
 	asked     act.Turns
 	templates map[types.NamespacedName]template

@@ -166,7 +166,7 @@ func (a *asker) onDemand(
 		pool pool.Pool
 		text string
 	}{{partitioned, partitions}, {partitioned.With(gpu.KindGroup, gpu.KindMonitor), all}} {
-		if same(later.pool, published) {
+		if sameDevices(later.pool, published) {
 			continue
 		}
 		if a.fits(ctx, ask.Empty(later.pool), nil, claims) {

@@ -32,7 +32,7 @@ func (c *Cluster) refusal(pod *corev1.Pod, reference string, now time.Time) stri
 	_, message, _ := strings.Cut(last.Message, ": ")
 	message = strings.Join(strings.Fields(message), " ")
 	return fmt.Sprintf(" (last attempt %s ago): %s; %s%s", age(now.Sub(Seen(last))), message, RefusalCure(message),
-		again(message, pod))
+		retryText(message, pod))
 }
 
 // RefusalCure says how an object can be created that the API server refused.
@@ -72,10 +72,10 @@ func exceeds(message string) bool {
 	return false
 }
 
-// again says when the claim of a pod is tried again. kube-controller-manager does so when the pod changes, and else
+// retryText says when the claim of a pod is tried again. kube-controller-manager does so when the pod changes, and else
 // after pauses that double up to 1,000 s (k8s.io/kubernetes/pkg/controller/resourceclaim and client-go's default rate
 // limiter). A webhook or policy refuses the template's content, which cannot change.
-func again(message string, pod *corev1.Pod) string {
+func retryText(message string, pod *corev1.Pod) string {
 	if strings.Contains(message, "denied the request") || strings.Contains(message, "is invalid") {
 		return ". " + remake(pod)
 	}

@@ -45,7 +45,7 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 	}
 	after, _, _ = strings.Cut(after, " preemption:")
 	for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(after), "."), ", ") {
-		if !known(part) {
+		if !explained(part) {
 			out = append(out, Reason{Text: prefix + ask.Brief(part)})
 		}
 	}
@@ -80,8 +80,8 @@ func Seen(e *corev1.Event) time.Time {
 	return cmp.Or(e.LastTimestamp, metav1.Time(e.EventTime), e.CreationTimestamp).Time
 }
 
-// known reports whether the answer explains this part of the scheduler's message better.
-func known(part string) bool {
+// explained reports whether the answer explains this part of the scheduler's message better.
+func explained(part string) bool {
 	return slices.ContainsFunc([]string{
 		"cannot allocate all claims", "node affinity/selector", "untolerated taint", "were unschedulable",
 		"resourceclaim not available",

@@ -21,7 +21,7 @@ import (
 func (a *asker) possible(s *shape) pool.Pool {
 	published := s.published()
 	p := a.samples.Add(published)
-	if !p.OnDemand() && same(p, published) {
+	if !p.OnDemand() && sameDevices(p, published) {
 		return pool.Pool{}
 	}
 	return p.With(gpu.KindGroup, gpu.KindMonitor)

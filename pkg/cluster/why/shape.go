@@ -67,7 +67,7 @@ func (s *shape) closed() map[string]bool {
 	out := map[string]bool{}
 	for _, d := range s.devices() {
 		for _, g := range pool.GPUsOf(d) {
-			out[g] = out[g] || len(against(d)) > 0
+			out[g] = out[g] || len(closingTaints(d)) > 0
 		}
 	}
 	return out
@@ -77,15 +77,15 @@ func (s *shape) closed() map[string]bool {
 func (s *shape) taints(of func(gpu string) bool) (out []resourceapi.DeviceTaint) {
 	for _, d := range s.devices() {
 		if pool.KindOf(d).Type == gpu.KindGPU && of(d.Name) {
-			out = append(out, against(d)...)
+			out = append(out, closingTaints(d)...)
 		}
 	}
 	return out
 }
 
-// against returns the taints of a device against new claims, but for that of devices which are withdrawn while no
+// closingTaints returns the taints of a device against new claims, but for that of devices which are withdrawn while no
 // object asks for them.
-func against(d resourceapi.Device) []resourceapi.DeviceTaint {
+func closingTaints(d resourceapi.Device) []resourceapi.DeviceTaint {
 	return slices.DeleteFunc(ask.Untolerated(d, nil), func(t resourceapi.DeviceTaint) bool {
 		return t.Key == wire.UnhealthyTaint && t.Value == string(resourceslices.NoDemand)
 	})
@@ -118,8 +118,8 @@ func (s *shape) tainted() bool {
 	})
 }
 
-// same reports whether two pools of a node have the same devices.
-func same(a, b pool.Pool) bool {
+// sameDevices reports whether two pools of a node have the same devices.
+func sameDevices(a, b pool.Pool) bool {
 	return slices.EqualFunc(a.Slices, b.Slices, func(x, y *pool.Slice) bool { return x.Shape == y.Shape })
 }
 

@@ -26,9 +26,9 @@ const (
 	// measuredFor is how long figures answer other pages, and measurePause the least time between two readings.
 	measuredFor  = 8 * time.Second
 	measurePause = time.Second
-	// measureLimit ends a reading. refusedFor is how long none follows one that was refused.
+	// measureLimit ends a reading. refusedPause is how long none follows one that was refused.
 	measureLimit = 8 * time.Second
-	refusedFor   = time.Minute
+	refusedPause = time.Minute
 )
 
 // meter serves the use of GPUs. It reads for one page at a time, and keeps the figures a moment for the others.
@@ -38,9 +38,9 @@ type meter struct {
 	mu    sync.Mutex
 	nodes map[string]measured
 	last  time.Time
-	// refused is the reason for which no node can be measured, until the time again.
+	// refused is the reason for which no node can be measured, until retryAt.
 	refused string
-	again   time.Time
+	retryAt time.Time
 }
 
 // measured are the figures of a node.
@@ -82,7 +82,7 @@ func (m *meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (m *meter) ask(ctx context.Context, asked []string) (useAnswer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Now().Before(m.again) {
+	if time.Now().Before(m.retryAt) {
 		return useAnswer{Refused: m.refused}, nil
 	}
 	var due []string
@@ -130,7 +130,7 @@ func (m *meter) read(ctx context.Context, nodes []string) error {
 		}
 	}
 	if err != nil {
-		m.refused, m.again = err.Error(), m.last.Add(refusedFor)
+		m.refused, m.retryAt = err.Error(), m.last.Add(refusedPause)
 		return nil
 	}
 	for _, n := range nodes {

@@ -108,7 +108,7 @@ func TestMeter_RefusedOrHanging_HasNoFigures(t *testing.T) {
 		if len(p.reads)-reads != 1 {
 			t.Errorf("%d readings follow a refusal", len(p.reads)-reads)
 		}
-		time.Sleep(refusedFor)
+		time.Sleep(refusedPause)
 		p.fail = nil
 		if got := m.mustAsk(t, "n1"); got.Refused != "" || len(got.Nodes) != 1 {
 			t.Errorf("after the right was given: %+v", got)
