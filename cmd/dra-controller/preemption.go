@@ -16,10 +16,14 @@ func addPreemption(p *program) error {
 	if !p.Preemption {
 		return nil
 	}
-	return p.Add(manager.RunnableFunc(preempt.New(p.client, p.rules, p.control, p.recorder, preempt.Options{
+	o := preempt.Options{
 		Driver:     p.DriverName,
 		Violate:    p.ViolateBudgets,
 		Namespaces: append(p.ExemptNamespaces, p.PodNamespace),
 		Classes:    p.ExemptClasses,
-	}).Run))
+	}
+	if p.ExemptGroups {
+		o.Groups = p.custom
+	}
+	return p.Add(manager.RunnableFunc(preempt.New(p.client, p.rules, p.control, p.recorder, o).Run))
 }

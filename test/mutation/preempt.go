@@ -76,6 +76,16 @@ var preemptMutations = []Mutation{
 		Package: "./pkg/cluster/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
 	},
 	{
+		Name: "one's own label exempts a pod from eviction", File: "pkg/cluster/preempt/manager.go",
+		Old: "pack.Apart(pod) != \"\" && !l.managed(ctx, pod)", New: "false",
+		Package: preemption, Test: "TestKeeper_VictimHasMarkOfAManager_ExemptOnlyIfThatExists",
+	},
+	{
+		Name: "a manager that cannot be read does not exist", File: "pkg/cluster/preempt/manager.go",
+		Old: "answer, l.err = known{true,", New: "answer, l.err = known{false,",
+		Package: preemption, Test: "TestKeeper_ManagersUnknown_ExemptIfTheyMayExist",
+	},
+	{
 		Name: "the controller may write the status of pods", File: chart + "/templates/admissionpolicy.yaml",
 		Old: "field == 'nominatedNodeName' ||", New: "field != '' ||",
 		Package: charts, Test: "TestWritesPolicies_PodStatus_OnlyItsNomination",

@@ -41,6 +41,8 @@ type Rules struct {
 	Before []Goal
 	// Refused are pods whose eviction was refused a moment ago. Others are taken instead.
 	Refused sets.Set[types.UID]
+	// Unmanaged are pods with marks of Kueue or of a gang that no such object manages: they are as others.
+	Unmanaged sets.Set[types.UID]
 	// Kept means that claims which no pod uses keep their devices. Otherwise these count as released in a moment.
 	Kept bool
 	// Now is the time of the question.
@@ -210,7 +212,7 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 		case p.o.preempt.Refused.Has(pod.UID):
 			fix("its eviction was refused")
 		}
-		if text := Apart(pod); text != "" {
+		if text := Apart(pod); text != "" && !p.o.preempt.Unmanaged.Has(pod.UID) {
 			fix("%s", text)
 		}
 		priority := int64(Priority(pod)) - math.MinInt32

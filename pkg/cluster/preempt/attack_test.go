@@ -14,10 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"gpu-dra-driver/pkg/cluster/why/whytest"
 )
 
 // says is the scheduler's message about a pod.
@@ -290,5 +294,141 @@ func TestKeeper_OverloadedServer_DeletesNone(t *testing.T) {
 	e.after(0)
 	if _, err := e.client.CoreV1().Pods(low.Namespace).Get(t.Context(), low.Name, metav1.GetOptions{}); err != nil {
 		t.Errorf("the pod was deleted: %v", err)
+	}
+}
+
+// serveGroups lets the API server have Workloads of Kueue and PodGroups, and the controller read them.
+func (e *env) serveGroups(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	kinds := map[schema.GroupVersionResource]string{}
+	for _, group := range []string{"scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.sigs.k8s.io", "scheduling.volcano.sh"} {
+		kinds[schema.GroupVersionResource{Group: group, Version: "v1beta1", Resource: "podgroups"}] = "PodGroupList"
+	}
+	for _, version := range []string{"v1beta1", "v1beta2"} {
+		kinds[workloads.WithVersion(version)] = "WorkloadList"
+	}
+	e.client.Resources = nil
+	for r := range kinds {
+		e.client.Resources = append(e.client.Resources, &metav1.APIResourceList{GroupVersion: r.GroupVersion().String()})
+	}
+	groups := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
+	e.o.Groups = groups
+	return groups
+}
+
+// managing is a Workload or PodGroup in the namespace of the pods.
+func managing(group, kind, name string, labels map[string]string) runtime.Object {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(group + "/v1beta1")
+	u.SetKind(kind)
+	u.SetNamespace(whytest.Namespace)
+	u.SetName(name)
+	u.SetLabels(labels)
+	return u
+}
+
+// TestKeeper_VictimHasMarkOfAManager_ExemptOnlyIfThatExists has a victim whose own label or field says that Kueue or a gang
+// manages it.
+func TestKeeper_VictimHasMarkOfAManager_ExemptOnlyIfThatExists(t *testing.T) {
+	label := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Labels = map[string]string{key: value} }
+	}
+	owned := func(p *corev1.Pod) {
+		label("kueue.x-k8s.io/podset", "main")(p)
+		replaces("job")(p)
+	}
+	const kueue = "kueue.x-k8s.io"
+	byUID := func(uid string) runtime.Object {
+		return managing(kueue, "Workload", "w", map[string]string{"kueue.x-k8s.io/job-uid": uid})
+	}
+	for name, c := range map[string]struct {
+		mark    func(*corev1.Pod)
+		manager runtime.Object
+	}{
+		"a pod of Kueue":          {label(kueue+"/queue-name", "q"), byUID("low")},
+		"a Job of Kueue":          {owned, byUID("job")},
+		"a group of Kueue":        {label(kueue+"/pod-group-name", "g"), managing(kueue, "Workload", "g", nil)},
+		"a Workload by name":      {func(p *corev1.Pod) { p.Annotations = map[string]string{kueue + "/workload": "w"} }, managing(kueue, "Workload", "w", nil)},
+		"Volcano":                 {func(p *corev1.Pod) { p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"} }, managing("scheduling.volcano.sh", "PodGroup", "g", nil)},
+		"coscheduling":            {label("scheduling.x-k8s.io/pod-group", "g"), managing("scheduling.x-k8s.io", "PodGroup", "g", nil)},
+		"an earlier coscheduling": {label("pod-group.scheduling.sigs.k8s.io", "g"), managing("scheduling.sigs.k8s.io", "PodGroup", "g", nil)},
+		"Kubernetes' own": {
+			func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: new("g")} },
+			managing("scheduling.k8s.io", "PodGroup", "g", nil),
+		},
+		"an empty name":          {label("scheduling.x-k8s.io/pod-group", ""), nil},
+		"no name of an object":   {func(p *corev1.Pod) { p.Annotations = map[string]string{kueue + "/workload": "../.."} }, nil},
+		"an owner without a UID": {func(p *corev1.Pod) { owned(p); p.OwnerReferences[0].UID = "a, b" }, nil},
+	} {
+		for _, exists := range []bool{false, true} {
+			if exists && c.manager == nil {
+				continue
+			}
+			other := managing(kueue, "Workload", "other", map[string]string{"kueue.x-k8s.io/job-uid": "other"})
+			objects := []runtime.Object{other}
+			if exists {
+				objects = append(objects, c.manager)
+			}
+			e := newEnv(t, Options{})
+			e.serveGroups(objects...)
+			e.node("a")
+			e.add("low", "a", 1, c.mark)
+			e.add("high", "", 10)
+			e.after(0)
+			if got := len(e.evicted) == 0; got != exists {
+				t.Errorf("%s: the manager exists: %v; evicted: %q", name, exists, e.evicted)
+			}
+		}
+	}
+}
+
+// TestKeeper_ManagersUnknown_ExemptIfTheyMayExist has an API server without the kinds, one that does not answer, and more
+// pods with marks than one search looks up.
+func TestKeeper_ManagersUnknown_ExemptIfTheyMayExist(t *testing.T) {
+	marked := func(p *corev1.Pod) { p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} }
+	start := func(pods int) *env {
+		e := newEnv(t, Options{})
+		e.serveGroups()
+		for i := range pods {
+			node := fmt.Sprintf("n%03d", i)
+			e.node(node)
+			e.add("low-"+node, node, 1, marked)
+		}
+		e.add("high", "", 10)
+		return e
+	}
+	e := start(1)
+	e.client.Resources = nil
+	e.after(0)
+	e.expect("low-n000")
+
+	e = start(1)
+	e.o.Groups = nil
+	e.after(0)
+	e.expect("low-n000")
+
+	e = start(1)
+	fails := true
+	e.serveGroups().PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return fails, nil, apierrors.NewForbidden(workloads, "", errors.New("no right"))
+	})
+	e.after(0)
+	for range again/tick - 1 {
+		e.after(tick)
+	}
+	e.expect()
+	fails = false
+	for range none / tick {
+		e.after(tick)
+	}
+	e.expect("low-n000")
+
+	e = start(mostAsked + 10)
+	groups := e.serveGroups()
+	e.after(0)
+	if asked := len(groups.Actions()); asked > 2*mostAsked {
+		t.Errorf("one search made %d requests", asked)
+	}
+	if len(e.evicted) != 1 {
+		t.Errorf("evicted: %q", e.evicted)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -58,6 +59,8 @@ type Options struct {
 	Namespaces, Classes []string
 	// Violate deletes victims whose eviction a disruption budget refuses, if there are no others.
 	Violate bool
+	// Groups reads Workloads of Kueue and PodGroups, whose pods are exempt. Without it, their pods are as others.
+	Groups dynamic.Interface
 }
 
 // Keeper evicts pods. One goroutine does all of its work.
@@ -81,6 +84,8 @@ type Keeper struct {
 	searched, ahead map[types.UID]time.Time
 	// refusals has the pods that the API server did not evict.
 	refusals map[types.UID]refusal
+	// managers has the answers whether managers of pods exist.
+	managers map[manager]known
 	// vain has the evictions that did not place their pod, by its owner.
 	vain map[types.UID]vain
 	// evictions has the eviction of each node whose pod does not run yet.
@@ -93,7 +98,7 @@ type Keeper struct {
 	swept, alone, woke time.Time
 }
 
-// refusal is about a pod that the API server did not evict. The pod is spared if that was a decision, not an error.
+// refusal is about a pod that the API server did not evict. The pod is spared unless it can be an error of a moment.
 type refusal struct {
 	spared bool
 	until  time.Time
@@ -132,7 +137,7 @@ func New(
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
 		turns: act.Turns{}, searched: map[types.UID]time.Time{}, ahead: map[types.UID]time.Time{},
-		refusals: map[types.UID]refusal{}, vain: map[types.UID]vain{},
+		refusals: map[types.UID]refusal{}, vain: map[types.UID]vain{}, managers: map[manager]known{},
 	}
 }
 

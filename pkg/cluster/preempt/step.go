@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -219,12 +220,7 @@ func (k *Keeper) follow(
 	for _, p := range objects.Pods {
 		present[p.UID] = p
 	}
-	reserved := sets.New[types.UID]()
-	for _, c := range objects.Claims {
-		for _, r := range c.Status.ReservedFor {
-			reserved.Insert(r.UID)
-		}
-	}
+	reserved := users(objects.Claims)
 	for node, e := range k.evictions {
 		at := slices.IndexFunc(queue, func(w waiter) bool { return w.pod.UID == e.pod })
 		needless := at < 0
@@ -276,6 +272,17 @@ func (k *Keeper) follow(
 		}
 	}
 	return append(writes, k.finish(queue, now)...)
+}
+
+// users returns the consumers of claims.
+func users(claims []*resourceapi.ResourceClaim) sets.Set[types.UID] {
+	out := sets.New[types.UID]()
+	for _, c := range claims {
+		for _, r := range c.Status.ReservedFor {
+			out.Insert(r.UID)
+		}
+	}
+	return out
 }
 
 // judge remembers an eviction whose pod did not start, or forgets the earlier ones of its owner.
@@ -376,6 +383,7 @@ func (k *Keeper) search(
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
+	r.Unmanaged = k.unmanaged(ctx, objects, w.pod, names, now)
 	r.Refused, r.Before = sets.New[types.UID](), k.before(w, before, r.Together, now)
 	for id, one := range k.refusals {
 		if one.spared {

@@ -161,6 +161,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: PREEMPTION_EXEMPT_CLASSES
   value: {{ join "," . }}
 {{- end }}
+{{- if not .Values.preemption.exemptGroups }}
+- name: PREEMPTION_EXEMPT_GROUPS
+  value: "false"
+{{- end }}
 {{- end }}
 {{- with .Values.cost.prices }}
 {{- $prices := list }}
