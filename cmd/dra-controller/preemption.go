@@ -21,6 +21,7 @@ func addPreemption(p *program) error {
 		Violate:    p.ViolateBudgets,
 		Namespaces: append(p.ExemptNamespaces, p.PodNamespace),
 		Classes:    p.ExemptClasses,
+		Metrics:    p.client.Discovery().RESTClient(),
 	}
 	if p.ExemptGroups {
 		o.Groups = p.custom

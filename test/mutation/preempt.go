@@ -86,6 +86,11 @@ var preemptMutations = []Mutation{
 		Package: preemption, Test: "TestKeeper_ManagersUnknown_ExemptIfTheyMayExist",
 	},
 	{
+		Name: "pods are evicted beside a scheduler that preempts", File: "pkg/cluster/preempt/step.go",
+		Old: " || k.yields(ctx, now) {", New: " {",
+		Package: preemption, Test: "TestKeeper_SchedulerPreempts_EvictsNone",
+	},
+	{
 		Name: "the controller may write the status of pods", File: chart + "/templates/admissionpolicy.yaml",
 		Old: "field == 'nominatedNodeName' ||", New: "field != '' ||",
 		Package: charts, Test: "TestWritesPolicies_PodStatus_OnlyItsNomination",

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
@@ -61,6 +62,8 @@ type Options struct {
 	Violate bool
 	// Groups reads Workloads of Kueue and PodGroups, whose pods are exempt. Without it, their pods are as others.
 	Groups dynamic.Interface
+	// Metrics reads the metrics of the API server, or is nil.
+	Metrics rest.Interface
 }
 
 // Keeper evicts pods. One goroutine does all of its work.
@@ -93,6 +96,9 @@ type Keeper struct {
 	// turn counts the searches, of which each looks at another part of a large cluster. turns has those of namespaces.
 	turn  int
 	turns act.Turns
+	// enabled means that the scheduler preempts for devices, and read is when that was last asked.
+	enabled bool
+	read    time.Time
 	// swept is when reservations of others were last removed, and alone when the last one was not followed by a plugin.
 	// woke is when the scheduler was last made to try pods.
 	swept, alone, woke time.Time

@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +26,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -465,6 +470,54 @@ func TestKeeper_PodThatMayNotPreempt_EvictsNone(t *testing.T) {
 			e.after(0)
 			e.expect()
 		})
+	}
+}
+
+// TestKeeper_SchedulerPreempts_EvictsNone has an API server with the feature gates of the scheduler. Without an answer,
+// the last one holds.
+func TestKeeper_SchedulerPreempts_EvictsNone(t *testing.T) {
+	answer, asked := "", 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.URL.Path != "/metrics" || answer == "" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnv(t, Options{Metrics: client.Discovery().RESTClient()})
+	e.node("a")
+	const metric = `kubernetes_feature_enabled{name="%s",stage="BETA"} %d` + "\n"
+	victims := 0
+	for i, c := range []struct {
+		answer string
+		evicts bool
+	}{
+		{"", true},
+		{fmt.Sprintf(metric, "DRAExtendedResource", 1), true},
+		{fmt.Sprintf(metric+metric, gate, 0, "DynamicResourceAllocation", 1), true},
+		{fmt.Sprintf(metric+metric, gate, 1, "DynamicResourceAllocation", 1), false},
+		{"", false},
+		{fmt.Sprintf(metric, gate, 0), true},
+	} {
+		answer = c.answer
+		e.end(fmt.Sprint("high-", i-1))
+		if e.free("a") {
+			e.add(fmt.Sprint("low-", i), "a", 1)
+		}
+		e.add(fmt.Sprint("high-", i), "", 10)
+		e.after(gateFor)
+		e.after(tick)
+		if c.evicts {
+			victims++
+		}
+		if len(e.evicted) != victims || asked != i+1 {
+			t.Errorf("case %d: evicted %q after %d requests", i, e.evicted, asked)
+		}
 	}
 }
 

@@ -57,7 +57,7 @@ func (k *Keeper) Reconcile(
 		return now.Sub(w.said.At) >= patience && !now.Before(k.due[w.pod.UID]) && !now.Before(k.vain[ownerOf(w.pod)].until) &&
 			pack.Priority(w.pod) > lowest && k.may(w, now)
 	}
-	if !slices.ContainsFunc(queue, due) {
+	if !slices.ContainsFunc(queue, due) || k.yields(ctx, now) {
 		return writes, false
 	}
 	queue = k.complete(objects, queue, now)
