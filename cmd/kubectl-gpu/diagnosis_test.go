@@ -190,6 +190,9 @@ func states() []state {
 				"deviceSelector": map[string]any{"driver": slicetest.Driver}, "taint": map[string]any{"key": "broken", "effect": "NoSchedule"},
 			}}
 		}, "DeviceTaintRule mine it taints devices with broken:NoSchedule", "the taint broken:NoSchedule", "", ""},
+		{"a namespace has admin access", true, func(e *env) {
+			e.lists["/api/v1/namespaces"] = corev1.NamespaceList{Items: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"}}}}
+		}, "namespace monitoring", "fits on n1 now", "", ""},
 		{"the GPUs are cordoned", true, cordoned("gpu-0000-1b-00-0", "gpu-0000-43-00-0"), "cordoned by an administrator", "the cordon of the GPU must end (kubectl gpu uncordon n1/gpu-0000-1b-00-0 n1/gpu-0000-43-00-0)", "", ""},
 		{"the free GPU is cordoned", false, func(e *env) {
 			all := e.lists[claimsPath].(resourceapi.ResourceClaimList)

@@ -27,9 +27,9 @@ func newDoctor(f *factory) *cobra.Command {
 			"server's\n" +
 			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked " +
 			"claims, cordons in\n" +
-			"part, ResourceQuotas with holes, a device plugin or NVIDIA's DRA driver beside the driver, " +
-			"dcgm-exporter twice, pods\n" +
-			"that run without the GPUs that they ask for.\n" +
+			"part, ResourceQuotas with holes, namespaces with admin access, a device plugin or NVIDIA's DRA driver " +
+			"beside the\n" +
+			"driver, dcgm-exporter twice, pods that run without the GPUs that they ask for.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
 			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each " +
 			"subject.\n" +
@@ -177,6 +177,7 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, erro
 		quotas:      true,
 		webhooks:    true,
 		gpuClusters: true,
+		namespaces:  true,
 	})
 	if err != nil {
 		return nil, err

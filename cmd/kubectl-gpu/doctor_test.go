@@ -64,6 +64,26 @@ func TestDoctor_Watch_PrintsChangesOnly(t *testing.T) {
 	}
 }
 
+// TestDoctor_NamespacesHaveAdminAccess_NamesThem has two such namespaces, and then a user who may not list namespaces.
+func TestDoctor_NamespacesHaveAdminAccess_NamesThem(t *testing.T) {
+	const path = "/api/v1/namespaces"
+	e := start(t, map[string]string{"n1": "l40s-4"})
+	e.lists[nodesPath], e.lists[podsPath] = corev1.NodeList{}, corev1.PodList{}
+	selector := ""
+	e.lists[path] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		selector = r.URL.Query().Get("labelSelector")
+		_, _ = io.WriteString(w, `{"kind":"NamespaceList","apiVersion":"v1","items":[{"metadata":{"name":"monitoring"}},{"metadata":{"name":"team-a"}}]}`)
+	})
+	if _, out, errOut := e.kubectl("doctor"); selector != "resource.kubernetes.io/admin-access=true" ||
+		!strings.Contains(out, "namespace monitoring, namespace team-a") || !strings.Contains(out, "policies.adminAccessNamespaces") {
+		t.Errorf("with the selector %q:\n%s%s", selector, out, errOut)
+	}
+	e.forbidden[path] = true
+	if code, out, errOut := e.kubectl("doctor"); code == 0 || !strings.Contains(out, "Namespaces") || strings.Contains(out, "adminAccessNamespaces") {
+		t.Errorf("without the right, exit code %d:\n%s%s", code, out, errOut)
+	}
+}
+
 func TestDoctor_WatchOfAnotherFormat_Refused(t *testing.T) {
 	e := start(t, nil)
 	for _, flags := range [][]string{{"-o", "json"}, {"--interval=0"}} {

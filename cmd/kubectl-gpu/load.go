@@ -28,7 +28,7 @@ import (
 
 // want selects the objects to read.
 type want struct {
-	claims, classes, nodes, pods, rules, quotas, webhooks, gpuClusters bool
+	claims, classes, nodes, pods, rules, quotas, webhooks, gpuClusters, namespaces bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
 	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change
@@ -84,6 +84,8 @@ func (r *reader) load(ctx context.Context, w want) (*objects, error) {
 	list(w.quotas, from(budgets, "", custom.Namespace(metav1.NamespaceAll), custom.Namespace(r.own)), "")
 	webhooks := kind{resource: read.Webhooks, effect: "the policy of webhooks is not checked", optional: true}
 	list(w.webhooks, from(webhooks, "", r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()), "")
+	namespaces := kind{resource: read.Namespaces, effect: "namespaces with admin access are not shown", optional: true}
+	list(w.namespaces, from(namespaces, "", core.Namespaces()), resourceapi.DRAAdminNamespaceLabelKey+"=true")
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
@@ -107,6 +109,10 @@ func (o *objects) put(page runtime.Object) error {
 		o.Pods = append(o.Pods, p.Items...)
 	case *corev1.ResourceQuotaList:
 		o.Quotas = append(o.Quotas, p.Items...)
+	case *corev1.NamespaceList:
+		for _, n := range p.Items {
+			o.AdminNamespaces = append(o.AdminNamespaces, n.Name)
+		}
 	case *corev1.NodeList:
 		for _, n := range p.Items {
 			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.

@@ -23,6 +23,7 @@ const (
 	PodDisruptionBudgets Resource = "PodDisruptionBudgets"
 	Webhooks             Resource = "ValidatingWebhookConfigurations"
 	GPUClusters          Resource = "GPUClusters"
+	Namespaces           Resource = "Namespaces"
 )
 
 // States has the end of the read of each resource: nil if all its objects were read, else the error. Then there are no

@@ -75,6 +75,8 @@ type Diagnosis struct {
 	// GPUClusters are the names of the GPU operator's objects of this kind. Their read fails only if the cluster serves
 	// the kind.
 	GPUClusters []string
+	// AdminNamespaces are the names of the namespaces with the label for admin access.
+	AdminNamespaces []string
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
 	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
@@ -115,6 +117,10 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.cluster(&out)
 		d.operator(&out)
 		d.quotas(&out)
+		for _, name := range d.AdminNamespaces {
+			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. "+
+				"The chart value policies.adminAccessNamespaces lists the namespaces that may have the label", resourceapi.DRAAdminNamespaceLabelKey)
+		}
 	}
 	d.unseen(&out)
 	plugins := byNode(running(d.Pods, pluginPods))

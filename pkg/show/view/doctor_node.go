@@ -164,6 +164,7 @@ func (d Diagnosis) unseen(out *findings) {
 		{!d.Complete(read.DeviceClasses), "DeviceClasses", "classes of the driver, and pods that run without the GPUs that they ask for"},
 		{d.Failed(read.ResourceQuotas), "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
 		{d.Failed(read.GPUClusters), "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
+		{d.Failed(read.Namespaces), "Namespaces", "which ones have admin access to all GPUs"},
 		{!d.Complete(read.Webhooks), "webhooks", "whether claims are refused while the controller is away"},
 	} {
 		if c.missing {
