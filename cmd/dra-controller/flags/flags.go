@@ -143,7 +143,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.ExemptClasses, "preemption-exempt-classes", nil,
 		"PriorityClasses, separated by commas, whose pods are never evicted for a pod of higher priority.")
 	fs.BoolVar(&c.ExemptGroups, "preemption-exempt-groups", true,
-		"Evict no pod that a Workload of Kueue or a PodGroup manages. A label of the pod counts only if this object exists.")
+		"Evict no pod that a Workload of Kueue or a PodGroup manages. A label of the pod counts only if this "+
+			"object exists.")
 	fs.StringVar(&c.DemandConfigMap, "demand-configmap", "",
 		"Name of the ConfigMap in the pod's namespace to write the devices into that the cluster asks for. "+
 			"Nodes with the setting Auto publish these. Empty: none.")

@@ -118,8 +118,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.operator(&out)
 		d.quotas(&out)
 		for _, name := range d.AdminNamespaces {
-			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. "+
-				"The chart value policies.adminAccessNamespaces lists the namespaces that may have the label", resourceapi.DRAAdminNamespaceLabelKey)
+			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. The chart value "+
+				"policies.adminAccessNamespaces lists the namespaces that may have it", resourceapi.DRAAdminNamespaceLabelKey)
 		}
 	}
 	d.unseen(&out)
