@@ -25,7 +25,7 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "a new pod of the same owner knows no vain evictions", File: "pkg/cluster/preempt/step.go",
-		Old: "		return owner.UID\n", New: "		return pod.UID\n",
+		Old: "		return pod.Namespace + \"/\" + string(owner.UID)\n", New: "		return string(pod.UID)\n",
 		Package: preemption, Test: "TestKeeper_EvictionsDoNotHelp_BackOffByOwner",
 	},
 	{
@@ -40,7 +40,7 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "a pod that never starts takes devices first for ever", File: "pkg/cluster/preempt/step.go",
-		Old: " && now.Sub(k.ahead[o.pod.UID]) < aheadFor {", New: " {",
+		Old: " && now.Sub(a.since) < aheadFor {", New: " {",
 		Package: preemption, Test: "TestKeeper_PodBeforeNeverStarts_CountsForFiveMinutes",
 	},
 	{
@@ -82,13 +82,33 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "a manager that cannot be read does not exist", File: "pkg/cluster/preempt/manager.go",
-		Old: "answer, l.err = known{true,", New: "answer, l.err = known{false,",
+		Old: "answer = known{true,", New: "answer = known{false,",
 		Package: preemption, Test: "TestKeeper_ManagersUnknown_ExemptIfTheyMayExist",
 	},
 	{
 		Name: "pods are evicted beside a scheduler that preempts", File: "pkg/cluster/preempt/step.go",
 		Old: " || k.yields(ctx, now) {", New: " {",
 		Package: preemption, Test: "TestKeeper_SchedulerPreempts_EvictsNone",
+	},
+	{
+		Name: "a namespace that was away comes first", File: "pkg/cluster/act/act.go",
+		Old: "			t[one] = next\n", New: "			t[one] = 0\n",
+		Package: preemption, Test: "TestKeeper_NamespacesPodsComeAndGo_OthersGetTheirTurn",
+	},
+	{
+		Name: "a new pod before another one counts for five more minutes", File: "pkg/cluster/preempt/step.go",
+		Old: "a.since = k.first[a.owner]", New: "a.since = now",
+		Package: preemption, Test: "TestKeeper_PodsBeforeReplaceEachOther_CountForFiveMinutes",
+	},
+	{
+		Name: "a namespace's evictions count for the controller of another one", File: "pkg/cluster/preempt/step.go",
+		Old: "		return pod.Namespace + \"/\" + string(owner.UID)\n", New: "		return string(owner.UID)\n",
+		Package: preemption, Test: "TestKeeper_AnotherNamespaceNamesTheController_NoBackOff",
+	},
+	{
+		Name: "a pod on another node exempts the victims of its claim", File: "pkg/cluster/pack/unit.go",
+		Old: "		} else if p.o.preempt == nil {\n", New: "		} else {\n",
+		Package: preemption, Test: "TestKeeper_PodElsewhereNamesTheClaim_VictimIsEvicted",
 	},
 	{
 		Name: "the controller may write the status of pods", File: chart + "/templates/admissionpolicy.yaml",

@@ -179,14 +179,20 @@ type Turns map[string]int
 func (t Turns) Compare(a, b string) int { return cmp.Compare(t[a], t[b]) }
 
 // Take notes a namespace's turn.
-func (t Turns) Take(namespace string) {
-	t[namespace] = 1 + slices.Max(append(slices.Collect(maps.Values(t)), 0))
+func (t Turns) Take(namespace string) { t[namespace] = t.next() }
+
+// Keep forgets the turns of other namespaces. New ones come last: no namespace comes first because it was away.
+func (t Turns) Keep(namespaces map[string]bool) {
+	next := t.next()
+	maps.DeleteFunc(t, func(one string, _ int) bool { return !namespaces[one] })
+	for one := range namespaces {
+		if t[one] == 0 {
+			t[one] = next
+		}
+	}
 }
 
-// Keep forgets the turns of other namespaces.
-func (t Turns) Keep(namespaces map[string]bool) {
-	maps.DeleteFunc(t, func(one string, _ int) bool { return !namespaces[one] })
-}
+func (t Turns) next() int { return 1 + slices.Max(append(slices.Collect(maps.Values(t)), 0)) }
 
 // processorTime returns the processor time of the process. Other work of the controller counts too, which makes pauses
 // longer.

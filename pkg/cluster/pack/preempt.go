@@ -41,8 +41,8 @@ type Rules struct {
 	Before []Goal
 	// Refused are pods whose eviction was refused a moment ago. Others are taken instead.
 	Refused sets.Set[types.UID]
-	// Unmanaged are pods with marks of Kueue or of a gang that no such object manages: they are as others.
-	Unmanaged sets.Set[types.UID]
+	// Ordinary are pods with marks of Kueue or of a gang that no such object manages.
+	Ordinary sets.Set[types.UID]
 	// Kept means that claims which no pod uses keep their devices. Otherwise these count as released in a moment.
 	Kept bool
 	// Now is the time of the question.
@@ -173,7 +173,7 @@ type victim struct {
 	started time.Time
 	// budgets are the disruption budgets of each pod.
 	budgets [][]*policyv1.PodDisruptionBudget
-	// slow counts the pods that may take longer than leavesWithin to leave.
+	// slow counts the pods that may take longer than leavesWithin to leave. It is unknown of too large ones.
 	slow int
 	// leaves means that the devices are released without an eviction.
 	leaves bool
@@ -193,16 +193,11 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			leaving = wait > -leaveFor && wait <= leavesWithin
 		}
 		u.victim.leaves = u.victim.leaves && (ended || leaving)
-		owner := metav1.GetControllerOf(pod)
 		switch {
-		case bounded.TooLarge(pod):
-			fix("it is too large to judge")
 		case Priority(pod) >= p.o.preempt.below:
 			fix("its priority is not lower")
 		case pod.DeletionTimestamp != nil || ended:
 			fix("it leaves already")
-		case owner != nil && owner.Kind == "Node" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
-			fix("it is a static pod of its node")
 		case Priority(pod) >= criticalPriority:
 			fix("the cluster needs it")
 		case slices.Contains(p.o.preempt.Namespaces, pod.Namespace):
@@ -212,7 +207,7 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 		case p.o.preempt.Refused.Has(pod.UID):
 			fix("its eviction was refused")
 		}
-		if text := Apart(pod); text != "" && !p.o.preempt.Unmanaged.Has(pod.UID) {
+		if text := Apart(pod); text != "" && !p.o.preempt.Ordinary.Has(pod.UID) {
 			fix("%s", text)
 		}
 		priority := int64(Priority(pod)) - math.MinInt32
@@ -227,7 +222,8 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			v.started = started
 		}
 		v.sum += priority
-		if ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0) > int64(leavesWithin/time.Second) {
+		grace := time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0)) * time.Second
+		if bounded.TooLarge(pod) || grace > leavesWithin {
 			v.slow++
 		}
 		v.budgets = append(v.budgets, p.budgetsOf(pod))

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/internal/seedtest"
-	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/why"
 	"gpu-dra-driver/pkg/cluster/why/whytest"
@@ -119,14 +117,8 @@ func TestPreempt_PodThatMayNotBeAVictim_IsNone(t *testing.T) {
 		"Kueue":           {func(p *corev1.Pod) { p.Labels["kueue.x-k8s.io/queue-name"] = "q" }, pack.Rules{}, pack.NoVictims},
 		"PodGroup":        {func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} }, pack.Rules{}, pack.NoVictims},
 		"Volcano":         {func(p *corev1.Pod) { p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"} }, pack.Rules{}, pack.NoVictims},
-		"mirror pod":      {func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }, pack.Rules{}, pack.NoVictims},
-		"too large to judge": {func(p *corev1.Pod) {
-			of(1, 1)(p)
-			p.Labels["long"] = strings.Repeat("x", 100_000)
-			*p = *bounded.Keep(p).(*corev1.Pod)
-		}, pack.Rules{}, pack.NoVictims},
-		"leaves": {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
-		"ended":  {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
+		"leaves":          {func(p *corev1.Pod) { p.DeletionTimestamp = &at }, pack.Rules{}, pack.Room},
+		"ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, pack.Rules{}, pack.Room},
 		"leaves in two minutes": {func(p *corev1.Pod) {
 			soon := metav1.NewTime(noon.Add(2 * time.Minute))
 			p.DeletionTimestamp = &soon

@@ -172,11 +172,15 @@ func (p *planner) complete(u *unit, pods map[types.NamespacedName]*corev1.Pod) {
 		return
 	}
 	u.node = u.pods[0].Spec.NodeName
+	if p.o.preempt != nil { // A tenant can bind a pod to another node, where it waits for the claim.
+		u.node = cmp.Or(p.nodeOf(u.claims[0]), u.node)
+	}
 	u.needs = amounts{}
 	var use float64
 	for _, pod := range u.pods {
-		u.needs.add(requests(pod))
-		if pod.Spec.NodeName != u.node {
+		if pod.Spec.NodeName == u.node {
+			u.needs.add(requests(pod))
+		} else if p.o.preempt == nil {
 			fix("the pods of claim %s are on several nodes", ask.NameOf(u.claims[0]))
 		}
 		measured, ok := p.c.Use[ask.NameOf(pod)]

@@ -6,12 +6,14 @@ package preempt
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,6 +23,8 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"gpu-dra-driver/pkg/cluster/bounded"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why/whytest"
 )
 
@@ -171,10 +175,10 @@ func TestKeeper_EvictionsDoNotHelp_BackOffByOwner(t *testing.T) {
 // TestKeeper_PodStarts_ForgetsVainEvictions has a pod that starts at last, and then waits again.
 func TestKeeper_PodStarts_ForgetsVainEvictions(t *testing.T) {
 	e := newEnv(t, Options{})
-	e.vain["rs"] = vain{5, e.now}
 	e.node("a")
 	e.add("low", "a", 1)
 	high := e.add("high", "", 10, replaces("rs"))
+	e.vain[ownerOf(high)] = vain{5, e.now}
 	e.after(0)
 	e.expect("low")
 	e.change(high, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning })
@@ -251,8 +255,11 @@ func TestKeeper_EvictionRefused_NextVictim(t *testing.T) {
 		refusal error
 		tried   int // The attempts in five minutes; 0 for one each time.
 	}{
-		"a disruption budget":       {byBudget(), 2},
-		"a webhook that denies":     {apierrors.NewForbidden(pods, "refused", errors.New("no")), 2},
+		"a disruption budget":   {byBudget(), 2},
+		"a webhook that denies": {apierrors.NewForbidden(pods, "refused", errors.New("no")), 2},
+		"a webhook without room": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: 429, Reason: metav1.StatusReasonTooManyRequests, Message: `admission webhook "evictions.example.com" denied the request: it moves first`,
+		}}, 2},
 		"a webhook that fails":      {apierrors.NewInternalError(errors.New("failed calling webhook")), 3},
 		"too many requests":         {apierrors.NewTooManyRequests("slow down", 1), 0},
 		"a server without a leader": {apierrors.NewTimeoutError("no quorum", 1), 0},
@@ -430,5 +437,207 @@ func TestKeeper_ManagersUnknown_ExemptIfTheyMayExist(t *testing.T) {
 	}
 	if len(e.evicted) != 1 {
 		t.Errorf("evicted: %q", e.evicted)
+	}
+}
+
+// TestKeeper_VictimMakesItselfExempt_IsEvicted has what a tenant can write into an own pod so that it looks like another kind.
+func TestKeeper_VictimMakesItselfExempt_IsEvicted(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"a Node as its controller": func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "a", Controller: new(true)}}
+		},
+		"the annotation of static pods": func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
+		"labels that no cache keeps": func(p *corev1.Pod) {
+			p.Labels = map[string]string{}
+			for i := range 1000 {
+				p.Labels[fmt.Sprint("label-", i)] = strings.Repeat("x", 60)
+			}
+		},
+		"a grace period of a year":  func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(365 * 24 * 3600)) },
+		"a priority below all":      func(p *corev1.Pod) { p.Spec.Priority = new(int32(math.MinInt32)) },
+		"preemption never":          func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) },
+		"a critical class, by name": func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-node-critical" },
+		"another scheduler":         func(p *corev1.Pod) { p.Spec.SchedulerName = "own" },
+		"a start in the future":     func(p *corev1.Pod) { p.Status.StartTime = new(metav1.NewTime(noon.AddDate(1, 0, 0))) },
+	} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		p := e.add("low", "a", 1, change)
+		kept, err := kept.Trim(p)
+		e.put(err)
+		e.put(e.pods.Update(bounded.Keep(kept)))
+		e.add("high", "", 10)
+		e.after(0)
+		if e.expect("low"); t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+// TestKeeper_PodElsewhereNamesTheClaim_VictimIsEvicted has a pod that a tenant bound to another node, and that waits there for
+// the claim of a victim for ever.
+func TestKeeper_PodElsewhereNamesTheClaim_VictimIsEvicted(t *testing.T) {
+	for _, first := range []bool{false, true} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		low := e.add("low", "a", 1)
+		e.node("b", 1)
+		e.add("busy", "b", 20)
+		other := low.DeepCopy()
+		other.Name, other.UID, other.Spec.NodeName, other.Status.Phase = "other", "other", "b", corev1.PodPending
+		_, err := e.client.CoreV1().Pods(other.Namespace).Create(t.Context(), other, metav1.CreateOptions{})
+		e.put(err)
+		trimmed, err := kept.Trim(other)
+		e.put(err)
+		e.put(e.pods.Add(trimmed))
+		users := append(e.Claims[0].Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "other", UID: "other"})
+		if first {
+			slices.Reverse(users)
+		}
+		e.Claims[0].Status.ReservedFor = users
+		e.add("high", "", 10)
+		e.after(0)
+		slices.Sort(e.evicted)
+		e.expect("low", "other")
+	}
+}
+
+// TestKeeper_BarePodsReplaceEachOther_BackOff has a program that makes a pod without a controller again whenever its eviction
+// did not help.
+func TestKeeper_BarePodsReplaceEachOther_BackOff(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low-0", "a", 1)
+	e.add("high-0", "", 10)
+	for since := time.Duration(0); since < time.Hour; since += 5 * time.Second {
+		before := len(e.evicted)
+		e.after(5 * time.Second)
+		if n := len(e.evicted); n > before {
+			e.add(fmt.Sprint("low-", n), "a", 1)
+			e.end(fmt.Sprint("high-", n-1))
+			e.add(fmt.Sprint("high-", n), "", 10)
+		}
+	}
+	if n := len(e.evicted); n > 7 {
+		t.Errorf("%d evictions in an hour", n)
+	}
+}
+
+// TestKeeper_AnotherNamespaceNamesTheController_NoBackOff has pods of a tenant whose evictions do not help, and that name the
+// controller of another namespace as theirs.
+func TestKeeper_AnotherNamespaceNamesTheController_NoBackOff(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low-0", "a", 1)
+	e.add("forger", "", 10, replaces("rs"))
+	e.after(0)
+	e.add("low-1", "a", 1)
+	for range 2 * again / tick {
+		e.after(tick)
+	}
+	e.end("forger")
+	before := len(e.evicted)
+	e.add("high", "", 10, replaces("rs"), func(p *corev1.Pod) { p.Namespace = "zeta" })
+	e.Claims[len(e.Claims)-1].Namespace = "zeta"
+	if e.free("a") {
+		e.add("low-2", "a", 1)
+	}
+	for range 3 {
+		e.after(tick)
+	}
+	if len(e.evicted) == before {
+		t.Errorf("nothing was evicted for it after %q", e.evicted)
+	}
+}
+
+// TestKeeper_NamespacesPodsComeAndGo_OthersGetTheirTurn has a tenant that makes its pods again after each search, so that its
+// namespace looks new.
+func TestKeeper_NamespacesPodsComeAndGo_OthersGetTheirTurn(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a")
+	e.add("low", "a", 1)
+	e.add("high", "", 10, func(p *corev1.Pod) { p.Namespace = "zeta" })
+	e.Claims[len(e.Claims)-1].Namespace = "zeta"
+	for gpus := int64(2); gpus < 12 && len(e.evicted) == 0; gpus++ {
+		name := fmt.Sprint("large-", gpus)
+		e.addFor(name, "", 20, gpus)
+		e.after(tick)
+		e.end(name)
+		k := e.Keeper
+		k.queued(read.All[*corev1.Pod](e.pods), e.now) // A step in which the namespace has no pod that waits.
+	}
+	e.expect("low")
+	if e.now.Sub(noon) > 3*tick {
+		t.Errorf("it took %s", e.now.Sub(noon))
+	}
+}
+
+// TestKeeper_PodsBeforeReplaceEachOther_CountForFiveMinutes has pods of a higher priority that never start. Each is
+// replaced before its five minutes are over. Some have a controller, and some a scheduler that does not exist.
+func TestKeeper_PodsBeforeReplaceEachOther_CountForFiveMinutes(t *testing.T) {
+	never := func(p *corev1.Pod) { p.Spec.PreemptionPolicy = new(corev1.PreemptNever) }
+	for name, c := range map[string]struct {
+		every  time.Duration
+		change func(*corev1.Pod)
+	}{
+		"of a controller": {time.Minute, replaces("rs")},
+		"without one":     {time.Minute, func(*corev1.Pod) {}},
+		"never tried":     {2 * time.Second, func(p *corev1.Pod) { p.Spec.SchedulerName, p.Status.Conditions = "gone", nil }},
+	} {
+		e := newEnv(t, Options{})
+		e.node("a")
+		e.add("low", "a", 1)
+		e.add("high", "", 10)
+		last := ""
+		for since := time.Duration(0); since < aheadFor+2*none && len(e.evicted) == 0; since += tick {
+			if since%c.every == 0 {
+				e.end(last)
+				last = fmt.Sprint("first-", since)
+				e.add(last, "", 20, never, c.change, func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(e.now) })
+			}
+			e.after(tick)
+		}
+		if len(e.evicted) != 1 {
+			t.Errorf("%s: evicted %q in %s", name, e.evicted, e.now.Sub(noon))
+		}
+	}
+}
+
+// TestKeeper_AlikePodFitsNowhere_OthersAreServed has a pod of another namespace that asks for the same, and that the pods of its
+// namespace keep from all nodes.
+func TestKeeper_AlikePodFitsNowhere_OthersAreServed(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.node("a", 2)
+	e.add("low", "a", 1)
+	e.add("guard", "a", 30, func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "barred"}},
+			}},
+		}}
+	})
+	e.add("barred", "", 10, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "barred"} })
+	e.after(0)
+	e.add("high", "", 10, func(p *corev1.Pod) { p.Namespace = "zeta" })
+	e.Claims[len(e.Claims)-1].Namespace = "zeta"
+	for range 2 * none / tick {
+		e.after(tick)
+	}
+	e.expect("low")
+}
+
+// TestKeeper_ClocksDiffer_OneEviction has an API server whose clock differs from the controller's by half a minute: the victim's
+// end is in the past, or late.
+func TestKeeper_ClocksDiffer_OneEviction(t *testing.T) {
+	for _, skew := range []time.Duration{-30 * time.Second, 30 * time.Second} {
+		e := leaving(t, noon.Add(30*time.Second+skew))
+		for range 35 {
+			e.after(tick)
+		}
+		e.end("low")
+		for range 15 {
+			e.after(tick)
+		}
+		e.expect("low")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,9 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pack"
 )
+
+// denied is in each answer of a webhook that refuses a request, with any code: some have that of an overload.
+const denied = "denied the request"
 
 // component is the source of the Events, and the manager of fields.
 const component = "dra-controller"
@@ -104,7 +108,8 @@ func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, d
 		return nil
 	}
 	// An error of a webhook or of the API server counts when a second one repeats it.
-	sure := apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsForbidden(err)
+	sure := apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsForbidden(err) ||
+		err != nil && strings.Contains(err.Error(), denied)
 	if _, repeated := k.refusals[pod.UID]; sure || apierrors.IsInternalError(err) {
 		k.refusals[pod.UID] = refusal{sure || repeated, now.Add(refusedFor)}
 	}

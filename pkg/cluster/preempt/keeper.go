@@ -82,15 +82,18 @@ type Keeper struct {
 	alike map[uint64]time.Time
 	// room is since when a pod waits although claims that no pod uses count as released.
 	room map[types.UID]time.Time
-	// searched is when victims were last searched for a pod, and ahead since when it is tried before one for which they
-	// are searched.
-	searched, ahead map[types.UID]time.Time
+	// searched is when victims were last searched for a pod.
+	searched map[types.UID]time.Time
+	// ahead has the pods that are tried before one for which victims are searched, and first since when an owner has
+	// such pods of which none has started.
+	ahead map[types.UID]ahead
+	first map[string]time.Time
 	// refusals has the pods that the API server did not evict.
 	refusals map[types.UID]refusal
 	// managers has the answers whether managers of pods exist.
 	managers map[manager]known
 	// vain has the evictions that did not place their pod, by its owner.
-	vain map[types.UID]vain
+	vain map[string]vain
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
 	// turn counts the searches, of which each looks at another part of a large cluster. turns has those of namespaces.
@@ -110,6 +113,12 @@ type refusal struct {
 	until  time.Time
 }
 
+// ahead is about a pod that is tried first: the pods that replace it count for it.
+type ahead struct {
+	owner string
+	since time.Time
+}
+
 // vain are evictions for the pods of one owner that did not place them. No pod is evicted for another one until a time.
 type vain struct {
 	count int
@@ -118,7 +127,8 @@ type vain struct {
 
 // eviction is the set of victims of one pod.
 type eviction struct {
-	pod, owner types.UID
+	pod   types.UID
+	owner string
 	// judged means that it is known whether it placed its pod.
 	judged bool
 	// victims is nil while GPUs are reserved and nothing is evicted yet.
@@ -142,8 +152,9 @@ func New(
 		o: o, cluster: cluster, client: client, rules: rules, events: events,
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
-		turns: act.Turns{}, searched: map[types.UID]time.Time{}, ahead: map[types.UID]time.Time{},
-		refusals: map[types.UID]refusal{}, vain: map[types.UID]vain{}, managers: map[manager]known{},
+		turns: act.Turns{}, searched: map[types.UID]time.Time{},
+		ahead: map[types.UID]ahead{}, first: map[string]time.Time{},
+		refusals: map[types.UID]refusal{}, vain: map[string]vain{}, managers: map[manager]known{},
 	}
 }
 

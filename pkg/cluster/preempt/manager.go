@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// knownFor is the time for which the answer holds whether a manager exists, and mostAsked the number of managers that
-	// are looked up in one search. A pod whose manager was not looked up yet has one.
+	// knownFor is the time for which the answer holds whether a manager exists, and mostAsked the number of managers
+	// that are looked up in one search. A pod whose manager was not looked up yet has one.
 	knownFor, mostAsked = 10 * time.Minute, 100
 )
 
@@ -62,7 +62,11 @@ func managersOf(pod *corev1.Pod) (out []manager) {
 		add(r, pod.Labels[key])
 		add(r, pod.Annotations[key])
 	}
-	for _, id := range sets.New(pod.UID, ownerOf(pod)).UnsortedList() {
+	ids := []types.UID{pod.UID}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		ids = append(ids, owner.UID)
+	}
+	for _, id := range ids {
 		if len(validation.IsValidLabelValue(string(id))) == 0 {
 			out = append(out, manager{workloads, pod.Namespace, "", "kueue.x-k8s.io/job-uid=" + string(id)})
 		}
@@ -70,9 +74,9 @@ func managersOf(pod *corev1.Pod) (out []manager) {
 	return out
 }
 
-// unmanaged returns the pods on nodes that have a mark of Kueue or of a gang, but no such manager: anyone can write a
+// ordinary returns the pods on nodes that have a mark of Kueue or of a gang, but no such manager: anyone can write a
 // label. Only pods with devices are looked up whose priority is lower than that of a pod.
-func (k *Keeper) unmanaged(
+func (k *Keeper) ordinary(
 	ctx context.Context, objects controller.Objects, of *corev1.Pod, nodes sets.Set[string], now time.Time,
 ) sets.Set[types.UID] {
 	maps.DeleteFunc(k.managers, func(_ manager, a known) bool { return !now.Before(a.until) })
@@ -85,8 +89,8 @@ func (k *Keeper) unmanaged(
 		}
 	}
 	if l.err != nil {
-		klog.FromContext(ctx).Error(l.err, "Cannot read Workloads or PodGroups, so pods with their labels are not evicted. The chart value "+
-			"preemption.exemptGroups grants the right, or ends the exemption")
+		klog.FromContext(ctx).Error(l.err, "Cannot read Workloads or PodGroups, so pods with their labels are not evicted. The "+
+			"chart value preemption.exemptGroups grants the right, or ends the exemption")
 	}
 	return out
 }
@@ -121,7 +125,8 @@ func (l *lookup) managed(ctx context.Context, pod *corev1.Pod) bool {
 			exists, err := l.exists(ctx, m)
 			answer = known{exists, l.now.Add(knownFor)}
 			if err != nil {
-				answer, l.err = known{true, l.now.Add(again)}, fmt.Errorf("look for a manager of pods in namespace %s: %w", m.namespace, err)
+				answer = known{true, l.now.Add(again)}
+				l.err = fmt.Errorf("look for a manager of pods in namespace %s: %w", m.namespace, err)
 			}
 			l.managers[m] = answer
 		}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -54,8 +55,8 @@ func (k *Keeper) Reconcile(
 	}
 	lowest := lowestPriority(objects.Pods)
 	due := func(w waiter) bool {
-		return now.Sub(w.said.At) >= patience && !now.Before(k.due[w.pod.UID]) && !now.Before(k.vain[ownerOf(w.pod)].until) &&
-			pack.Priority(w.pod) > lowest && k.may(w, now)
+		return now.Sub(w.said.At) >= patience && !now.Before(k.due[w.pod.UID]) && pack.Priority(w.pod) > lowest &&
+			k.may(w, now) && (len(k.vain) == 0 || !now.Before(k.vain[ownerOf(w.pod)].until))
 	}
 	if !slices.ContainsFunc(queue, due) || k.yields(ctx, now) {
 		return writes, false
@@ -96,6 +97,9 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 	live, namespaces := sets.New[types.UID](), map[string]bool{}
 	for _, pod := range pods {
 		if !waiting.Waits(pod) {
+			if pod.Spec.NodeName != "" {
+				delete(k.first, k.ahead[pod.UID].owner)
+			}
 			continue
 		}
 		live.Insert(pod.UID)
@@ -103,9 +107,11 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 		out = append(out, waiter{pod: pod, said: waiting.SaidOf(pod)})
 	}
 	k.turns.Keep(namespaces)
-	maps.DeleteFunc(k.vain, func(_ types.UID, v vain) bool { return now.Sub(v.until) > longestVain })
+	maps.DeleteFunc(k.vain, func(_ string, v vain) bool { return now.Sub(v.until) > longestVain })
 	maps.DeleteFunc(k.refusals, func(_ types.UID, r refusal) bool { return !now.Before(r.until) })
-	for _, all := range []map[types.UID]time.Time{k.due, k.room, k.searched, k.ahead} {
+	maps.DeleteFunc(k.first, func(_ string, since time.Time) bool { return now.Sub(since) >= rememberFor })
+	maps.DeleteFunc(k.ahead, func(id types.UID, _ ahead) bool { return !live.Has(id) })
+	for _, all := range []map[types.UID]time.Time{k.due, k.room, k.searched} {
 		maps.DeleteFunc(all, func(id types.UID, _ time.Time) bool { return !live.Has(id) })
 	}
 	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
@@ -173,27 +179,34 @@ func waitsForDevices(w waiter, now time.Time) bool {
 }
 
 // before returns the pods that the scheduler tries before another one, and that take devices first. A pod that stayed
-// one of them for a time may never start.
+// one of them for a time may never start, and neither may those that replace it.
 func (k *Keeper) before(w waiter, first []waiter, together bool, now time.Time) (out []pack.Goal) {
 	for _, o := range first {
-		if k.ahead[o.pod.UID].IsZero() {
-			k.ahead[o.pod.UID] = now
+		a, known := k.ahead[o.pod.UID]
+		if !known {
+			a.owner = ownerOf(o.pod)
+			if k.first[a.owner].IsZero() {
+				k.first[a.owner] = now
+			}
+			a.since = k.first[a.owner]
+			k.ahead[o.pod.UID] = a
 		}
 		// A pod that GPUs are reserved for takes no others, or leaves those.
 		if o.key != w.key && len(out) < mostBefore && (together || !k.served(o)) &&
-			waitsForDevices(o, now) && now.Sub(k.ahead[o.pod.UID]) < aheadFor {
+			waitsForDevices(o, now) && now.Sub(a.since) < aheadFor {
 			out = append(out, o.goal)
 		}
 	}
 	return out
 }
 
-// ownerOf returns the UID of a pod's controller, which replaces it, or of a pod without one.
-func ownerOf(pod *corev1.Pod) types.UID {
+// ownerOf is equal for pods without a node that replace each other: pods of one controller, or alike ones without a
+// controller. Others can name a controller, but not in its namespace.
+func ownerOf(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return owner.UID
+		return pod.Namespace + "/" + string(owner.UID)
 	}
-	return pod.UID
+	return fmt.Sprint(pod.Namespace, "/", waiting.Key(pod, nil))
 }
 
 // served reports whether pods leave a node for a pod.
@@ -383,7 +396,7 @@ func (k *Keeper) search(
 		return pack.Preemption{}, false
 	}
 	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
-	r.Unmanaged = k.unmanaged(ctx, objects, w.pod, names, now)
+	r.Ordinary = k.ordinary(ctx, objects, w.pod, names, now)
 	r.Refused, r.Before = sets.New[types.UID](), k.before(w, before, r.Together, now)
 	for id, one := range k.refusals {
 		if one.spared {

@@ -149,7 +149,7 @@ func evictable(pod, out *corev1.Pod) {
 		out.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	for key, value := range pod.Annotations {
-		if key == corev1.MirrorPodAnnotationKey || waiting.Marks(key) {
+		if waiting.Marks(key) {
 			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
 		}
 	}
