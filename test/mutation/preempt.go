@@ -92,7 +92,7 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "a namespace that was away comes first", File: "pkg/cluster/act/act.go",
-		Old: "			t[one] = next\n", New: "			t[one] = 0\n",
+		Old: "			t[one] = next\n", New: "			t[one] = min(next, 0)\n",
 		Package: preemption, Test: "TestKeeper_NamespacesPodsComeAndGo_OthersGetTheirTurn",
 	},
 	{

@@ -71,7 +71,7 @@ type env struct {
 func newEnv(t testing.TB, o Options) *env {
 	t.Helper()
 	e := &env{
-		t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(1000), now: noon,
+		t: t, Fleet: whytest.New(), client: fake.NewClientset(), events: record.NewFakeRecorder(10000), now: noon,
 		refuses: map[string]error{}, pods: cache.NewStore(cache.MetaNamespaceKeyFunc),
 	}
 	o.Driver = slicetest.Driver
