@@ -43,10 +43,8 @@ type request = controllertest.Request
 var (
 	slicesAt, machine, pass, autoSlices = controllertest.SlicesAt, controllertest.Machine, controllertest.Pass, controllertest.AutoSlices
 	class, claimOf, podOf               = controllertest.Class, controllertest.ClaimOf, controllertest.PodOf
-	padded, paddedClass, partitionOf    = controllertest.Padded, controllertest.PaddedClass, controllertest.PartitionOf
+	padded                              = controllertest.Padded
 )
-
-const anyPartition = controllertest.AnyPartition
 
 // start runs a controller that leads, until stop is called.
 func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
