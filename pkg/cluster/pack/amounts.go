@@ -83,10 +83,14 @@ func freeOn(nodes []*corev1.Node, pods []*corev1.Pod, classes []*resourceapi.Dev
 	}
 	for _, p := range pods {
 		free := out[p.Spec.NodeName]
-		if free == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if free == nil || ended(p) {
 			continue
 		}
 		free.take(requests(p))
 	}
 	return out
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

@@ -96,8 +96,9 @@ type Keeper struct {
 	vain map[string]vain
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
-	// turn counts the searches, of which each looks at another part of a large cluster. turns has those of namespaces.
-	turn  int
+	// turn counts the searches for a pod, of which each looks at another part of a large cluster. turns has the turns of
+	// namespaces.
+	turn  map[types.UID]int
 	turns act.Turns
 	// enabled means that the scheduler preempts for devices, and read is when that was last asked.
 	enabled bool
@@ -152,7 +153,7 @@ func New(
 		o: o, cluster: cluster, client: client, rules: rules, events: events,
 		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
 		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
-		turns: act.Turns{}, searched: map[types.UID]time.Time{},
+		turn: map[types.UID]int{}, turns: act.Turns{}, searched: map[types.UID]time.Time{},
 		ahead: map[types.UID]ahead{}, first: map[string]time.Time{},
 		refusals: map[types.UID]refusal{}, vain: map[string]vain{}, managers: map[manager]known{},
 	}

@@ -600,8 +600,35 @@ func TestKeeper_NamespaceWithManyPods_OthersGetTheirTurn(t *testing.T) {
 	e.expect("low")
 }
 
-// TestKeeper_LargeCluster_SearchesEachPartInTurn has the only victim on the last node, and then pods that leave a node of the first part.
+// TestKeeper_LargeCluster_SearchesEachPartInTurn has the only victim on the last node; a disruption budget protects the
+// others. A second pod takes turns with the one that could have it.
 func TestKeeper_LargeCluster_SearchesEachPartInTurn(t *testing.T) {
+	e := newEnv(t, Options{})
+	e.put(e.budgets.GetStore().Add(&policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: whytest.Namespace, Name: "b"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	}))
+	for i := range searched + 2 {
+		name := fmt.Sprintf("n%03d", i)
+		e.node(name)
+		if i <= searched {
+			e.add("p-"+name, name, 1, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
+		} else {
+			e.add("low", name, 3)
+		}
+	}
+	e.add("high", "", 10)
+	e.add("other", "", 2)
+	e.after(0)
+	e.after(tick)
+	e.expect()
+	e.after(none/2 - tick)
+	e.expect("low")
+}
+
+// TestKeeper_LargeCluster_LooksOnlyWhereVictimsMaySuffice has the only victim on the last node. The pods of the others
+// have a higher priority.
+func TestKeeper_LargeCluster_LooksOnlyWhereVictimsMaySuffice(t *testing.T) {
 	e := newEnv(t, Options{})
 	for i := range searched + 1 {
 		name := fmt.Sprintf("n%03d", i)
@@ -613,8 +640,6 @@ func TestKeeper_LargeCluster_SearchesEachPartInTurn(t *testing.T) {
 	e.add("low", last, 1)
 	e.add("high", "", 10)
 	e.after(0)
-	e.expect()
-	e.after(none / 2)
 	e.expect("low")
 }
 

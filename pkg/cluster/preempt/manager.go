@@ -77,13 +77,17 @@ func managersOf(pod *corev1.Pod) (out []manager) {
 // ordinary returns the pods on nodes that have a mark of Kueue or of a gang, but no such manager: anyone can write a
 // label. Only pods with devices are looked up whose priority is lower than that of a pod.
 func (k *Keeper) ordinary(
-	ctx context.Context, objects controller.Objects, of *corev1.Pod, nodes sets.Set[string], now time.Time,
+	ctx context.Context, objects controller.Objects, of *corev1.Pod, nodes []*corev1.Node, now time.Time,
 ) sets.Set[types.UID] {
+	names := sets.New[string]()
+	for _, n := range nodes {
+		names.Insert(n.Name)
+	}
 	maps.DeleteFunc(k.managers, func(_ manager, a known) bool { return !now.Before(a.until) })
 	out, holders := sets.New[types.UID](), users(objects.Claims)
 	l := lookup{Keeper: k, now: now}
 	for _, pod := range objects.Pods {
-		if nodes.Has(pod.Spec.NodeName) && holders.Has(pod.UID) && pack.Priority(pod) < pack.Priority(of) &&
+		if names.Has(pod.Spec.NodeName) && holders.Has(pod.UID) && pack.Priority(pod) < pack.Priority(of) &&
 			pack.Apart(pod) != "" && !l.managed(ctx, pod) {
 			out.Insert(pod.UID)
 		}

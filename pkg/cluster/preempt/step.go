@@ -114,6 +114,7 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 	for _, all := range []map[types.UID]time.Time{k.due, k.room, k.searched} {
 		maps.DeleteFunc(all, func(id types.UID, _ time.Time) bool { return !live.Has(id) })
 	}
+	maps.DeleteFunc(k.turn, func(id types.UID, _ int) bool { return !live.Has(id) })
 	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
 	slices.SortFunc(out, func(a, b waiter) int {
 		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.said.At.Compare(b.said.At), cmp.Compare(a.pod.UID, b.pod.UID))
@@ -348,11 +349,16 @@ func (k *Keeper) proceed(
 
 // part returns nodes among which victims are searched next, and the number of such parts. The scheduler looks at a
 // tenth of the nodes, too. A search among all nodes of a large cluster would end at its limit.
-func (k *Keeper) part(objects controller.Objects, w waiter) (nodes []*corev1.Node, parts int) {
+func (k *Keeper) part(ctx context.Context, objects controller.Objects, w waiter) (nodes []*corev1.Node, parts int) {
 	repelled := waiting.Repelled(w.pod, objects.Pods, objects.Nodes)
 	for _, n := range objects.Nodes {
 		if k.evictions[n.Name] == nil && !repelled.Has(n.Name) && w.goal.Needs.Excluded(n, w.pod) == "" {
 			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) > searched {
+		if c, ok := k.clusterOf(ctx, objects, w, nodes); ok {
+			nodes = pack.Narrow(ctx, c, w.goal, k.rulesOf(pack.Rules{}))
 		}
 	}
 	if len(nodes) <= searched {
@@ -360,21 +366,18 @@ func (k *Keeper) part(objects controller.Objects, w waiter) (nodes []*corev1.Nod
 	}
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	parts = (len(nodes) + searched - 1) / searched
-	first := k.turn % parts * searched
+	first := k.turn[w.pod.UID] % parts * searched
 	return nodes[first:min(first+searched, len(nodes))], parts
 }
 
-// search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that
-// cannot be judged.
-func (k *Keeper) search(
-	ctx context.Context, objects controller.Objects, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node,
-	held []pack.GPU, now time.Time,
-) (pack.Preemption, bool) {
-	logger := klog.FromContext(ctx)
+// clusterOf returns the cluster with the given nodes only. It returns false if it cannot be judged.
+func (k *Keeper) clusterOf(
+	ctx context.Context, objects controller.Objects, w waiter, nodes []*corev1.Node,
+) (*pack.Cluster, bool) {
 	taints, err := k.rules.All(ctx)
 	if err != nil {
-		logger.Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
-		return pack.Preemption{}, false
+		klog.FromContext(ctx).Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
+		return nil, false
 	}
 	c := &pack.Cluster{Pods: objects.Pods, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
 	c.States = read.States{read.Pods: nil}
@@ -392,19 +395,35 @@ func (k *Keeper) search(
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()
 	}
-	if len(waiting.Unjudged(w.pod)) > 0 && !everywhere(w, objects.Nodes) {
-		return pack.Preemption{}, false
-	}
-	r.Namespaces, r.Classes, r.Violate, r.Now = k.o.Namespaces, k.o.Classes, k.o.Violate, now
-	r.Ordinary = k.ordinary(ctx, objects, w.pod, names, now)
-	r.Refused, r.Before = sets.New[types.UID](), k.before(w, before, r.Together, now)
+	return c, true
+}
+
+// rulesOf adds the settings and the refusals to the rules of a search.
+func (k *Keeper) rulesOf(r pack.Rules) pack.Rules {
+	r.Namespaces, r.Classes, r.Violate, r.Refused = k.o.Namespaces, k.o.Classes, k.o.Violate, sets.New[types.UID]()
 	for id, one := range k.refusals {
 		if one.spared {
 			r.Refused.Insert(id)
 		}
 	}
+	return r
+}
+
+// search searches victims for a pod on nodes. The scheduler tries the pods before it first. It returns false if that
+// cannot be judged.
+func (k *Keeper) search(
+	ctx context.Context, objects controller.Objects, w waiter, before []waiter, r pack.Rules, nodes []*corev1.Node,
+	held []pack.GPU, now time.Time,
+) (pack.Preemption, bool) {
+	c, ok := k.clusterOf(ctx, objects, w, nodes)
+	if !ok || len(waiting.Unjudged(w.pod)) > 0 && !everywhere(w, objects.Nodes) {
+		return pack.Preemption{}, false
+	}
+	r = k.rulesOf(r)
+	r.Now, r.Before = now, k.before(w, before, r.Together, now)
+	r.Ordinary = k.ordinary(ctx, objects, w.pod, nodes, now)
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
-	logger.V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
+	klog.FromContext(ctx).V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
 		"nodes", len(nodes), "victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
 	return answer, true
 }
@@ -413,7 +432,7 @@ func (k *Keeper) search(
 func (k *Keeper) serve(
 	ctx context.Context, objects controller.Objects, w waiter, before []waiter, now time.Time,
 ) []act.Write {
-	nodes, parts := k.part(objects, w)
+	nodes, parts := k.part(ctx, objects, w)
 	pause := none / time.Duration(parts)
 	k.due[w.pod.UID] = now.Add(pause)
 	began, waits := k.room[w.pod.UID]
@@ -424,7 +443,7 @@ func (k *Keeper) serve(
 		return nil
 	}
 	if answer.Verdict != pack.Room {
-		k.turn++ // Where pods leave that make room, it is looked at again.
+		k.turn[w.pod.UID]++ // Where pods leave that make room, it is looked at again.
 	}
 	switch {
 	case answer.Verdict != pack.Room:
