@@ -255,11 +255,10 @@ func TestKeeper_EvictionRefused_NextVictim(t *testing.T) {
 		refusal error
 		tried   int // The attempts in five minutes; 0 for one each time.
 	}{
-		"a disruption budget":   {byBudget(), 2},
-		"a webhook that denies": {apierrors.NewForbidden(pods, "refused", errors.New("no")), 2},
-		"a webhook without room": {&apierrors.StatusError{ErrStatus: metav1.Status{
-			Code: 429, Reason: metav1.StatusReasonTooManyRequests, Message: `admission webhook "evictions.example.com" denied the request: it moves first`,
-		}}, 2},
+		"a disruption budget":       {byBudget(), 2},
+		"a webhook that denies":     {apierrors.NewForbidden(pods, "refused", errors.New("no")), 2},
+		"a webhook's own code":      {apierrors.NewTooManyRequests(`admission webhook "w" denied the request`, 1), 2},
+		"an admission policy":       {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "refused", nil), 2},
 		"a webhook that fails":      {apierrors.NewInternalError(errors.New("failed calling webhook")), 3},
 		"too many requests":         {apierrors.NewTooManyRequests("slow down", 1), 0},
 		"a server without a leader": {apierrors.NewTimeoutError("no quorum", 1), 0},

@@ -107,9 +107,9 @@ func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, d
 	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
 		return nil
 	}
-	// An error of a webhook or of the API server counts when a second one repeats it.
+	// Webhooks and admission policies deny with any code. An internal error counts when a second one repeats it.
 	sure := apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsForbidden(err) ||
-		err != nil && strings.Contains(err.Error(), denied)
+		apierrors.IsInvalid(err) || err != nil && strings.Contains(err.Error(), denied)
 	if _, repeated := k.refusals[pod.UID]; sure || apierrors.IsInternalError(err) {
 		k.refusals[pod.UID] = refusal{sure || repeated, now.Add(refusedFor)}
 	}
