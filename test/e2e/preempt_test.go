@@ -273,3 +273,79 @@ func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
 		must(t, err)
 	}
 }
+
+// TestPreemption_PodsThatNeverStart_OnlyTheOneThatCanIsServed has pods of the highest priority that lack other things
+// than devices, one that a running pod keeps away, pods that fit on no node, and a pod that leaves in an hour. Nothing is
+// evicted for them. Another pod of this priority gets the GPU of a victim, and it is one victim.
+func TestPreemption_PodsThatNeverStart_OnlyTheOneThatCanIsServed(t *testing.T) {
+	ctx := preemption(t)
+	namespace, away := createNamespace(ctx, t, nil), createNamespace(ctx, t, nil)
+	r := request("gpu", env.Driver)
+	r.Exactly.Count = 5
+	createRequests(ctx, t, namespace, "guard", "", r)
+	createPod(ctx, t, namespace, "guard", "guard", prioritized("e2e-high", func(spec *corev1.PodSpec) {
+		spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}, Namespaces: []string{away},
+			}},
+		}}
+	}))
+	waitRunning(ctx, t, namespace, "guard")
+	hour, now := int64(3600), int64(0)
+	createClaim(ctx, t, namespace, "slow", "")
+	createPod(ctx, t, namespace, "slow", "slow", prioritized("e2e-high", func(spec *corev1.PodSpec) {
+		spec.TerminationGracePeriodSeconds = &hour
+		spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: hour}}}
+	}))
+	waitRunning(ctx, t, namespace, "slow")
+	startNotebooks(ctx, t, namespace, 1)
+	must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, "slow", metav1.DeleteOptions{}))
+	t.Cleanup(func() {
+		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(context.WithoutCancel(ctx), "slow", metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	})
+
+	for name, change := range map[string]func(*corev1.PodSpec){
+		"volume": func(spec *corev1.PodSpec) {
+			spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "none"},
+			}}}
+		},
+		"spread": func(spec *corev1.PodSpec) {
+			spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+				MaxSkew: 1, TopologyKey: "e2e/rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{},
+			}}
+		},
+		"scheduler": func(spec *corev1.PodSpec) { spec.SchedulerName = "none" },
+	} {
+		createClaim(ctx, t, namespace, name, "")
+		createPod(ctx, t, namespace, name, name, prioritized("e2e-high", change))
+	}
+	createClaim(ctx, t, away, "kept", "")
+	createPod(ctx, t, away, "kept", "kept", prioritized("e2e-high"))
+	for i := range 10 {
+		r := request("gpu", env.Driver)
+		r.Exactly.Count = int64(9 + i)
+		name := fmt.Sprint("large-", i)
+		createRequests(ctx, t, namespace, name, "", r)
+		createPod(ctx, t, namespace, name, name, prioritized("e2e-high"))
+	}
+	for _, one := range [][2]string{{namespace, "volume"}, {namespace, "spread"}, {away, "kept"}, {namespace, "large-9"}} {
+		waitUnschedulable(ctx, t, one[0], one[1])
+	}
+	// The searches and the pauses between them are over.
+	select {
+	case <-ctx.Done():
+	case <-time.After(75 * time.Second):
+	}
+	if all := messages(ctx, t, namespace, "Preempted"); len(all) > 0 || len(notebooks(ctx, t, namespace)) != 2 {
+		t.Fatalf("evicted: %q", all)
+	}
+	createClaim(ctx, t, namespace, "train", "")
+	began := time.Now()
+	train := createPod(ctx, t, namespace, "train", "train", prioritized("e2e-high"))
+	checkPod(ctx, t, waitRunningFor(ctx, t, namespace, "train", time.Minute))
+	t.Logf("the pod runs %.1f s after its creation", time.Since(began).Seconds())
+	if all := messages(ctx, t, namespace, "Preempted"); len(all) != 1 || !strings.Contains(all[0], "Preempted by pod "+string(train.UID)) {
+		t.Errorf("evicted: %q", all)
+	}
+}

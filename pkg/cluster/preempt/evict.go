@@ -57,6 +57,9 @@ func (a attempt) Do(ctx context.Context, now time.Time) error {
 func (a attempt) try(ctx context.Context, now time.Time) error {
 	for _, v := range a.answer.Victims {
 		if err := a.evictOne(ctx, v, now, metav1.DryRunAll); err != nil {
+			if a.refusals[v.UID].spared {
+				delete(a.due, a.pod.UID) // Others are searched at once.
+			}
 			return fmt.Errorf("ask whether pod %s could be evicted: %w", ask.NameOf(v), err)
 		}
 	}

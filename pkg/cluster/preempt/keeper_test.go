@@ -66,6 +66,9 @@ type env struct {
 	slow bool
 	// deaf means that no plugin taints reserved GPUs, and fails that Nodes cannot be written.
 	deaf, fails bool
+	// packed are the slices as the controller knows them, for reservations as packedAs says.
+	packed   []*pool.Slice
+	packedAs string
 }
 
 func newEnv(t testing.TB, o Options) *env {
@@ -130,6 +133,15 @@ func (e *env) reserved() (out []string) {
 // Objects has the slices of plugins that follow reservations.
 func (e *env) Objects() (controller.Objects, bool) {
 	reserved := e.reserved()
+	if as := fmt.Sprint(e.deaf, len(e.Slices), reserved); as != e.packedAs {
+		e.packed, e.packedAs = e.publish(reserved), as
+	}
+	return controller.Objects{
+		Slices: e.packed, Claims: e.Claims, Classes: e.Classes, Nodes: e.nodes(), Pods: read.All[*corev1.Pod](e.pods),
+	}, true
+}
+
+func (e *env) publish(reserved []string) []*pool.Slice {
 	var published []*resourceapi.ResourceSlice
 	for _, s := range e.Slices {
 		s = s.DeepCopy()
@@ -144,9 +156,7 @@ func (e *env) Objects() (controller.Objects, bool) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return controller.Objects{
-		Slices: packed, Claims: e.Claims, Classes: e.Classes, Nodes: e.nodes(), Pods: read.All[*corev1.Pod](e.pods),
-	}, true
+	return packed
 }
 
 func (e *env) Wake(context.Context) error { e.wakes++; return nil }

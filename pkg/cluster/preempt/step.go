@@ -125,13 +125,18 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 // complete adds the claims of pods, and returns those that wait for devices of the driver only.
 func (k *Keeper) complete(objects controller.Objects, all []waiter, now time.Time) (out []waiter) {
 	claims, classes := waiting.Index(objects.Claims), waiting.NewClasses(k.o.Driver, objects.Classes)
+	selects := map[string]bool{} // To read a selector is most of the work of a step.
 	for _, w := range all {
 		w.goal = goalOf(objects, w.pod, claims, now)
 		w.key = waiting.Key(w.pod, w.goal.Claims)
 		known := w.goal.Needs.Complete()
 		for _, c := range w.goal.Claims {
 			for q := range selector.Requests(c.Spec.Devices.Requests) {
-				known = known && classes.Selects(q.DeviceClassName) // The slices of other drivers are not known here.
+				class := q.DeviceClassName
+				if _, read := selects[class]; !read {
+					selects[class] = classes.Selects(class)
+				}
+				known = known && selects[class] // The slices of other drivers are not known here.
 			}
 		}
 		if known {
