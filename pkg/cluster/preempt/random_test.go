@@ -395,7 +395,10 @@ func (w *world) nominate(a *tenant, patch []byte) error {
 		w.leave(a)
 		w.replace(a)
 		return apierrors.NewNotFound(pods, a.pod.Name)
-	case 1:
+	case 1: // Another pod ends, and the scheduler is faster.
+		if at := slices.IndexFunc(w.tenants, func(o *tenant) bool { return o.pod.Spec.NodeName != "" && o.gpus >= a.gpus }); at >= 0 {
+			w.leave(w.tenants[at])
+		}
 		if !w.bind(a, w.held) {
 			w.set(a)
 		}
@@ -495,7 +498,7 @@ func (w *world) describe() {
 // possible reports whether pods could be evicted for a pod on a node, so that neither pods that leave nor those before
 // it matter.
 func (w *world) possible(a *tenant, before []*tenant) bool {
-	found := false
+	found, most := false, 0
 	for _, n := range w.Nodes {
 		if w.repelled(a, n.Name) {
 			if a.pod.Spec.Affinity != nil {
@@ -522,13 +525,13 @@ func (w *world) possible(a *tenant, before []*tenant) bool {
 		if all < a.gpus || w.evictions[n.Name] != nil || w.deaf && a.gpus > 1 {
 			continue
 		}
-		found = true
+		found, most = true, max(most, all)
 	}
 	if found {
 		for _, o := range before {
 			// The keeper counts a pod before another one for five minutes, from their first search on.
 			counts := o.constraint == devicesOnly || o.constraint == hidden || o.constraint == labelled || o.constraint == spread
-			if counts && min(w.now.Sub(o.since), w.now.Sub(a.since)) < aheadFor+2*again {
+			if counts && o.gpus <= most && min(w.now.Sub(o.since), w.now.Sub(a.since)) < aheadFor+2*again {
 				return false
 			}
 		}
@@ -559,7 +562,7 @@ func (w *world) run() {
 			case at != nil && !at.After(w.now):
 				w.leave(a)
 			case at != nil:
-			case w.IntN(1000) < 3: // Its work is done, or its owner deletes it.
+			case w.IntN(1000) < 3 || a.constraint == hidden && w.IntN(1000) < 30: // Its work is done, or its owner deletes it.
 				w.leave(a)
 				w.replace(a)
 			case w.IntN(1000) < 3 && (a.constraint == volume || a.constraint == cpu):
