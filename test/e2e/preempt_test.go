@@ -275,8 +275,8 @@ func TestPreemption_VictimsOfSeveralClaims_PodGetsAllTheirGPUs(t *testing.T) {
 }
 
 // TestPreemption_PodsThatNeverStart_OnlyTheOneThatCanIsServed has pods of the highest priority that lack other things
-// than devices, one that a running pod keeps away, pods that fit on no node, and a pod that leaves in an hour. Nothing is
-// evicted for them. Another pod of this priority gets the GPU of a victim, and it is one victim.
+// than devices. One is kept away by a running pod, others fit on no node, and a pod leaves in an hour. No pod is evicted
+// for them. Another pod of this priority gets the GPU of one victim.
 func TestPreemption_PodsThatNeverStart_OnlyTheOneThatCanIsServed(t *testing.T) {
 	ctx := preemption(t)
 	namespace, away := createNamespace(ctx, t, nil), createNamespace(ctx, t, nil)

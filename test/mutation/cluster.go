@@ -487,7 +487,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a pod of equal priority is preempted", File: "pkg/cluster/pack/preempt.go",
-		Old: "case Priority(pod) >= p.o.preempt.below:", New: "case Priority(pod) > p.o.preempt.below:",
+		Old: "case Priority(pod) >= r.below:", New: "case Priority(pod) > r.below:",
 		Package: "./pkg/cluster/pack", Test: "TestPreempt_PodThatMayNotBeAVictim_IsNone",
 	},
 	{

@@ -121,6 +121,51 @@ var preemptMutations = []Mutation{
 		Package: charts, Test: "TestWritesPolicies_Evictions_OutsideExemptNamespacesOnly",
 	},
 	{
+		Name: "a search in a large cluster looks at its first part only", File: "pkg/cluster/preempt/step.go",
+		Old: "k.turn[w.pod.UID] % parts", New: "0 % parts",
+		Package: preemption, Test: "TestKeeper_LargeCluster_SearchesEachPartInTurn",
+	},
+	{
+		Name: "all nodes of a large cluster are searched, a part each time", File: "pkg/cluster/preempt/step.go",
+		Old: "nodes = pack.Narrow(", New: "_ = pack.Narrow(",
+		Package: preemption, Test: "TestKeeper_LargeCluster_LooksOnlyWhereVictimsMaySuffice",
+	},
+	{
+		Name: "victims that a webhook denies by its own code are tried for ever", File: "pkg/cluster/preempt/evict.go",
+		Old: "err != nil && strings.Contains(err.Error(), denied)", New: "err != nil && false",
+		Package: preemption, Test: "TestKeeper_EvictionRefused_NextVictim",
+	},
+	{
+		Name: "the next victim waits half a minute after a refused one", File: "pkg/cluster/preempt/evict.go",
+		Old: "delete(a.due, a.pod.UID)", New: "_ = a.pod.UID",
+		Package: preemption, Test: "TestKeeper_EvictionRefused_NextVictim",
+	},
+	{
+		Name: "in random clusters, the nomination is for any version of a pod", File: "pkg/cluster/preempt/evict.go",
+		Old: `"uid": pod.UID, "resourceVersion": pod.ResourceVersion}`, New: `"uid": pod.UID}`,
+		Package: preemption, Test: "TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated",
+	},
+	{
+		Name: "in random clusters, evictions that do not help go on each minute", File: "pkg/cluster/preempt/step.go",
+		Old: "again<<min(count, 6)", New: "again",
+		Package: preemption, Test: "TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated",
+	},
+	{
+		Name: "in random clusters, a new pod of the same owner knows no vain evictions", File: "pkg/cluster/preempt/step.go",
+		Old: "\"/\" + string(owner.UID)", New: "\"/\" + string(pod.UID)",
+		Package: preemption, Test: "TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated",
+	},
+	{
+		Name: "in random clusters, pods that never fit are searched first", File: "pkg/cluster/preempt/step.go",
+		Old: "		k.searched[queue[next].pod.UID] = now\n", New: "",
+		Package: preemption, Test: "TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated",
+	},
+	{
+		Name: "in random clusters, pods are evicted though none lacks devices only", File: "pkg/cluster/preempt/step.go",
+		Old: "w.said.Unschedulable && w.said.Lacks() > 0", New: "w.said.Unschedulable",
+		Package: preemption, Test: "TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated",
+	},
+	{
 		Name: "anyone's claim counts as an attempt for a pod", File: "pkg/cluster/budget/enforcement/reviews.go",
 		Old: "owner == nil || !slices.Contains(makers, account)", New: "owner == nil",
 		Package: "./pkg/cluster/budget/enforcement", Test: "TestBudgets_QuotaRefusesPodsClaim_OneReservation",

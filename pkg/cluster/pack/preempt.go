@@ -135,8 +135,8 @@ func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemp
 	return out
 }
 
-// Narrow returns the nodes that have the goal's devices once all possible victims have left. It asks once for nodes that
-// are alike, so it is far cheaper than a search on all of them.
+// Narrow returns the nodes that have the goal's devices once all possible victims have left. It asks once for nodes
+// that are alike, so it is far cheaper than a search on all of them.
 func Narrow(ctx context.Context, c *Cluster, w Goal, r Rules) []*corev1.Node {
 	stays, rules := sets.New[types.UID](), preemption{Rules: r, below: Priority(w.Pod)}
 	for _, p := range c.Pods {
@@ -144,8 +144,9 @@ func Narrow(ctx context.Context, c *Cluster, w Goal, r Rules) []*corev1.Node {
 			stays.Insert(p.UID)
 		}
 	}
+	keeps := func(r resourceapi.ResourceClaimConsumerReference) bool { return stays.Has(r.UID) }
 	kept := slices.DeleteFunc(slices.Clone(c.Claims), func(one *resourceapi.ResourceClaim) bool {
-		return one == nil || !slices.ContainsFunc(one.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool { return stays.Has(r.UID) })
+		return one == nil || !slices.ContainsFunc(one.Status.ReservedFor, keeps)
 	})
 	possible, a := sets.New[string](), ask.Of(c.Classes, c.ServerVersion)
 	for _, one := range a.Question(w.Claims, c.Rules).Group(ask.Nodes(c.Nodes, c.Slices, kept)) {

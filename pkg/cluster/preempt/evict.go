@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pack"
 )
 
-// denied is in each answer of a webhook that refuses a request, with any code: some have that of an overload.
-const denied = "denied the request"
+// denied is in each answer of a webhook or an admission policy that refuses a request. Some have the code of an overload.
+const denied = " denied "
 
 // component is the source of the Events, and the manager of fields.
 const component = "dra-controller"

@@ -96,8 +96,8 @@ type Keeper struct {
 	vain map[string]vain
 	// evictions has the eviction of each node whose pod does not run yet.
 	evictions map[string]*eviction
-	// turn counts the searches for a pod, of which each looks at another part of a large cluster. turns has the turns of
-	// namespaces.
+	// turn counts the searches for a pod, of which each looks at another part of a large cluster. turns has the turns
+	// of namespaces.
 	turn  map[types.UID]int
 	turns act.Turns
 	// enabled means that the scheduler preempts for devices, and read is when that was last asked.

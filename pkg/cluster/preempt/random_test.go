@@ -59,7 +59,7 @@ type tenant struct {
 	since   time.Time
 	// excused is the time until which it need not be served: the API server failed, or an eviction has not helped.
 	excused time.Time
-	// waited is for how long a victim was possible, and nobody evicted.
+	// waited is for how long a victim was possible, and no pod was evicted.
 	waited time.Duration
 }
 
@@ -221,7 +221,7 @@ func (w *world) replace(a *tenant) {
 	w.enter(&b)
 }
 
-// free returns the GPUs of a node that nobody has, and that are not reserved.
+// free returns the GPUs of a node that are neither in use nor reserved.
 func (w *world) free(node string, reserved []string) (out []resourceapi.DeviceRequestAllocationResult) {
 	used := map[string]bool{}
 	for _, a := range w.tenants {
@@ -446,7 +446,10 @@ func (w *world) evict(victim *tenant) {
 	case victim.pod.DeletionTimestamp != nil:
 		fail("although it leaves already")
 	}
-	owner := ownerOf(by.pod)
+	owner := by.pod.UID
+	if c := metav1.GetControllerOf(by.pod); c != nil {
+		owner = c.UID
+	}
 	last := w.attempts[owner]
 	if last == nil || last.at != w.now || last.by != by {
 		next := &attempted{at: w.now, by: by}
@@ -600,9 +603,9 @@ func (w *world) run() {
 }
 
 // TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated has tenants with other constraints than devices, pods that
-// never fit or never start, anti-affinity, long grace periods, evictions that are refused, labels that exempt, pods that
-// are deleted or bound during the search, and nominations that fail. Every eviction places its pod, or is followed by
-// the back-off. No pod with a possible victim waits for more than two minutes.
+// never fit or start, anti-affinity, long grace periods, refused evictions and labels that exempt. Pods are deleted or bound
+// during the search, and nominations fail. Every eviction places its pod, or is followed by the back-off. No pod with a
+// possible victim waits for more than two minutes.
 func TestKeeper_RandomAttacks_EachEvictionHelpsOrIsNotRepeated(t *testing.T) {
 	evicted, placed := 0, 0
 	for seed := range seedtest.Each(t, 200) {

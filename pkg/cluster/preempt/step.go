@@ -381,7 +381,9 @@ func (k *Keeper) clusterOf(
 ) (*pack.Cluster, bool) {
 	taints, err := k.rules.All(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices", "pod", klog.KObj(w.pod))
+		klog.FromContext(ctx).Error(err,
+			"Cannot read DeviceTaintRules, so no pod is evicted for one that waits for devices",
+			"pod", klog.KObj(w.pod))
 		return nil, false
 	}
 	c := &pack.Cluster{Pods: objects.Pods, Budgets: read.All[*policyv1.PodDisruptionBudget](k.budgets.GetStore())}
@@ -428,8 +430,9 @@ func (k *Keeper) search(
 	r.Now, r.Before = now, k.before(w, before, r.Together, now)
 	r.Ordinary = k.ordinary(ctx, objects, w.pod, nodes, now)
 	answer := pack.Preempt(ctx, c, w.goal, r, pack.Options{Driver: k.o.Driver, Limit: limit, Held: held})
-	klog.FromContext(ctx).V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod), "answer", answer.Verdict, "node", answer.Node,
-		"nodes", len(nodes), "victims", len(answer.Victims), "cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
+	klog.FromContext(ctx).V(2).Info("Searched victims for a pod that waits for devices", "pod", klog.KObj(w.pod),
+		"answer", answer.Verdict, "node", answer.Node, "nodes", len(nodes), "victims", len(answer.Victims),
+		"cut", answer.Cut, "took", time.Since(now).Round(time.Millisecond))
 	return answer, true
 }
 
