@@ -548,10 +548,11 @@ func (w *world) run() {
 		w.arrive(1 + w.IntN(3))
 	}
 	w.schedule()
-	hopeless := pick(w.Rand, 0, 0, 0, 2, 5, 30)
+	hopeless := pick(w.Rand, 0, 0, 0, 2, 5, 40)
 	for i := range hopeless {
 		a := w.arrive(5 + i)
 		a.constraint, a.pod.Spec.SchedulingGates, a.pod.Spec.SchedulerName = hidden, nil, corev1.DefaultSchedulerName
+		*a.pod.Spec.Priority = 9
 		w.set(a)
 	}
 	step := tick
@@ -565,7 +566,7 @@ func (w *world) run() {
 			case at != nil && !at.After(w.now):
 				w.leave(a)
 			case at != nil:
-			case w.IntN(1000) < 3 || a.constraint == hidden && w.IntN(1000) < 30: // Its work is done, or its owner deletes it.
+			case w.IntN(1000) < 3 || a.constraint == hidden && a.gpus < 5 && w.IntN(1000) < 30: // Its work is done, or its owner deletes it.
 				w.leave(a)
 				w.replace(a)
 			case w.IntN(1000) < 3 && (a.constraint == volume || a.constraint == cpu):
