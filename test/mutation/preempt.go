@@ -50,13 +50,13 @@ var preemptMutations = []Mutation{
 	},
 	{
 		Name: "pods are evicted on a node that a running pod closes", File: "pkg/cluster/preempt/step.go",
-		Old: "!repelled.Has(n.Name) && ", New: "",
+		Old: "!repelled.Has(n.Name) && ", New: "(true || !repelled.Has(n.Name)) && ",
 		Package: preemption, Test: "TestKeeper_RunningPodKeepsItOut_EvictsElsewhere",
 	},
 	{
 		Name: "a victim that is never evicted is tried for ever", File: "pkg/cluster/preempt/evict.go",
 		Old:     "refusal{sure || repeated, now.Add(refusedFor)}",
-		New:     "refusal{false, now.Add(refusedFor)}",
+		New:     "refusal{(sure || repeated) && false, now.Add(refusedFor)}",
 		Package: preemption, Test: "TestKeeper_EvictionRefused_NextVictim",
 	},
 	{

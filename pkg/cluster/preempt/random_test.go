@@ -555,7 +555,7 @@ func (w *world) run() {
 		*a.pod.Spec.Priority = 9
 		w.set(a)
 	}
-	step := tick
+	var step time.Duration
 	for since := time.Duration(0); since < 10*time.Minute; since += step {
 		if step = tick; since > 3*time.Minute && hopeless < 10 {
 			step = 5 * tick
