@@ -50,8 +50,8 @@ type tenant struct {
 	claim *resourceapi.ResourceClaim
 	gpus  int
 	constraint
-	// exempt and unsure say that it may not be evicted, and that it may or may not.
-	exempt, unsure bool
+	// exempt says that it may not be evicted.
+	exempt bool
 	// owned means that a controller replaces it.
 	owned bool
 	// refusal is the answer of the API server to its eviction.
@@ -140,7 +140,7 @@ func (w *world) arrive(gpus int) *tenant {
 	case noScheduler:
 		p.Spec.SchedulerName = "gone"
 	case labelled:
-		p.Labels["kueue.x-k8s.io/queue-name"], a.unsure = "q", true
+		p.Labels["kueue.x-k8s.io/queue-name"] = "q" // No Workload exists, so it does not exempt.
 	case gated:
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 	}
@@ -163,8 +163,8 @@ func (w *world) arrive(gpus int) *tenant {
 			p.Namespace = "exempt"
 		case 1:
 			p.Spec.PriorityClassName = "exempt"
-		case 2:
-			p.Annotations, a.owned = map[string]string{corev1.MirrorPodAnnotationKey: "static"}, false
+		case 2: // It does not exempt, because static pods have no claims.
+			p.Annotations, a.owned, a.exempt = map[string]string{corev1.MirrorPodAnnotationKey: "static"}, false, false
 		case 3:
 			*p.Spec.Priority = 2_000_000_000
 		}
@@ -518,7 +518,7 @@ func (w *world) possible(a *tenant, before []*tenant) bool {
 			switch at := o.pod.DeletionTimestamp; {
 			case at != nil && at.Sub(w.now) <= 2*time.Minute:
 				soon += o.gpus
-			case at == nil && !o.exempt && !o.unsure && o.refusal == nil && o.priority() < a.priority():
+			case at == nil && !o.exempt && o.refusal == nil && o.priority() < a.priority():
 				all += o.gpus
 			}
 		}
