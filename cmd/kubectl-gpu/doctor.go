@@ -25,13 +25,17 @@ func newDoctor(f *factory) *cobra.Command {
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API\n" +
 			"server's features, known faults of the scheduler's version, unhealthy GPUs and advice about others,\n" +
-			"leaked claims, cordons in part, ResourceQuotas with holes, namespaces with admin access, a device plugin\n" +
-			"or NVIDIA's DRA driver beside the driver, dcgm-exporter twice, pods that run without the GPUs that they\n" +
+			"leaked claims, cordons in part, ResourceQuotas with holes, namespaces with admin access, a device " +
+			"plugin\n" +
+			"or NVIDIA's DRA driver beside the driver, dcgm-exporter twice, pods that run without the GPUs that " +
+			"they\n" +
 			"ask for.\n" +
 			"A check that a missing right or metric prevents has the level \"not checked\".\n" +
-			"Problems come first, and equal findings are one line. Other formats than tables have a finding for each\n" +
+			"Problems come first, and equal findings are one line. Other formats than tables have a finding for " +
+			"each\n" +
 			"subject.\n" +
-			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of the\n" +
+			"Exit code 0: all was checked, and is well. 1: a warning, a part that was not checked, or an error of " +
+			"the\n" +
 			"command.\n" +
 			"2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1\n  kubectl gpu doctor --watch",

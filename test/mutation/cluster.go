@@ -87,7 +87,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a bug of a review denies what the driver has no part in", File: "pkg/cluster/controller/webhook.go",
-		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Old: "if binding {\n\t\t\t\t\t\tresult, answer =", New: "{\n\t\t\t\t\t\tresult, answer =",
 		Package: control, Test: "TestWebhooks_Panic_OnlyAdmitDenies",
 	},
 	{
@@ -513,7 +513,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "victims are evicted before their GPUs are reserved", File: "pkg/cluster/preempt/reserve.go",
-		Old: "return t.Device == i && t.Taint.Key == wire.ReservedTaint }) {", New: "return t.Device == i }) && len(names) > 99 {",
+		Old: "return t.Device == i && t.Taint.Key == wire.ReservedTaint\n\t\t\t}) {", New: "return t.Device == i\n\t\t\t}) && len(names) > 99 {",
 		Package: "./pkg/cluster/preempt", Test: "TestKeeper_NoPluginTaintsReservedGPUs_EvictsForOneClaimOnly",
 	},
 	{

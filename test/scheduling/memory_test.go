@@ -127,7 +127,7 @@ func TestController_LargestObjectsOfATenant_LittleMemory(t *testing.T) {
 	control := controller.New(slicetest.Driver, p.client, controller.Options{
 		Waiting: true, Preemption: true, LabelNodes: true, Grace: time.Minute,
 		OnDemand: true,
-		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true},
+		Classes:  deviceclasses.Options{Driver: slicetest.Driver, Models: true},
 	})
 	before := live()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(before + mostPeak/2))

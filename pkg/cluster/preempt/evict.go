@@ -22,7 +22,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/pack"
 )
 
-// denied is in each answer of a webhook or an admission policy that refuses a request. Some have the code of an overload.
+// denied is in each answer of a webhook or an admission policy that refuses a request. Some have the code of an
+// overload.
 const denied = " denied "
 
 // component is the source of the Events, and the manager of fields.
@@ -88,13 +89,15 @@ func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, 
 		e.victims[v.UID] = true
 		// The words are the scheduler's. Its reader may not know other namespaces, so the pod is named by its UID.
 		k.events.Eventf(v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", pod.UID, p.Node)
-		klog.FromContext(ctx).Info("Evicted a pod for one of higher priority that waits for devices", "victim", klog.KObj(v), "pod", klog.KObj(pod), "node", p.Node)
+		klog.FromContext(ctx).Info("Evicted a pod for one of higher priority that waits for devices", "victim",
+			klog.KObj(v), "pod", klog.KObj(pod), "node", p.Node)
 	}
 	what := "1 pod of lower priority leaves"
 	if n := len(p.Victims); n > 1 {
 		what = fmt.Sprintf("%d pods of lower priority leave", n)
 	}
-	k.events.Eventf(pod, corev1.EventTypeNormal, "Preempting", "%s node %s, because this pod waits for devices only", what, p.Node)
+	k.events.Eventf(pod, corev1.EventTypeNormal, "Preempting", "%s node %s, because this pod waits for devices only",
+		what, p.Node)
 	return nil
 }
 
@@ -102,9 +105,11 @@ func (k *Keeper) evict(ctx context.Context, pod *corev1.Pod, p pack.Preemption, 
 func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, dryRun ...string) error {
 	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID)), DryRun: dryRun}
 	pods := k.client.CoreV1().Pods(pod.Namespace)
-	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &o})
+	err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &o})
 	// An API server that is overloaded has the same code as a disruption budget. Several budgets are an internal error.
-	if k.o.Violate && (apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) || apierrors.IsInternalError(err)) {
+	if k.o.Violate && (apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) ||
+		apierrors.IsInternalError(err)) {
 		err = pods.Delete(ctx, pod.Name, o)
 	}
 	if apierrors.IsNotFound(err) && len(dryRun) == 0 {
@@ -119,13 +124,16 @@ func (k *Keeper) evictOne(ctx context.Context, pod *corev1.Pod, now time.Time, d
 	return err
 }
 
-// nominate writes the node into a pod that is as the search found it, as the scheduler does for the pods for which it evicts others.
+// nominate writes the node into a pod that is as the search found it, as the scheduler does for the pods for which it
+// evicts others.
 func (k *Keeper) nominate(ctx context.Context, pod *corev1.Pod, node string) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "status": map[string]any{"nominatedNodeName": node},
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"status":   map[string]any{"nominatedNodeName": node},
 	})
 	if err == nil {
-		_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: component}, "status")
+		_, err = k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+			metav1.PatchOptions{FieldManager: component}, "status")
 	}
 	if err != nil {
 		return fmt.Errorf("write nominatedNodeName of pod %s: %w", ask.NameOf(pod), err)

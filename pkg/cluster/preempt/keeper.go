@@ -150,12 +150,25 @@ func New(
 	client kubernetes.Interface, rules *read.Rules, cluster act.Cluster, events record.EventRecorder, o Options,
 ) *Keeper {
 	return &Keeper{
-		o: o, cluster: cluster, client: client, rules: rules, events: events,
-		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "", &policyv1.PodDisruptionBudget{}, trimBudget),
-		due:     map[types.UID]time.Time{}, alike: map[uint64]time.Time{}, room: map[types.UID]time.Time{}, evictions: map[string]*eviction{},
-		turn: map[types.UID]int{}, turns: act.Turns{}, searched: map[types.UID]time.Time{},
-		ahead: map[types.UID]ahead{}, first: map[string]time.Time{},
-		refusals: map[types.UID]refusal{}, vain: map[string]vain{}, managers: map[manager]known{},
+		o:       o,
+		cluster: cluster,
+		client:  client,
+		rules:   rules,
+		events:  events,
+		budgets: read.Informer(client, client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), "",
+			&policyv1.PodDisruptionBudget{}, trimBudget),
+		due:       map[types.UID]time.Time{},
+		alike:     map[uint64]time.Time{},
+		room:      map[types.UID]time.Time{},
+		evictions: map[string]*eviction{},
+		turn:      map[types.UID]int{},
+		turns:     act.Turns{},
+		searched:  map[types.UID]time.Time{},
+		ahead:     map[types.UID]ahead{},
+		first:     map[string]time.Time{},
+		refusals:  map[types.UID]refusal{},
+		vain:      map[string]vain{},
+		managers:  map[manager]known{},
 	}
 }
 

@@ -93,8 +93,8 @@ func (k *Keeper) ordinary(
 		}
 	}
 	if l.err != nil {
-		klog.FromContext(ctx).Error(l.err, "Cannot read Workloads or PodGroups, so pods with their labels are not evicted. The "+
-			"chart value preemption.exemptGroups grants the right, or ends the exemption")
+		klog.FromContext(ctx).Error(l.err, "Cannot read Workloads or PodGroups, so pods with their labels are not "+
+			"evicted. The chart value preemption.exemptGroups grants the right, or ends the exemption")
 	}
 	return out
 }

@@ -57,7 +57,8 @@ func (k *Keeper) reserve(ctx context.Context, pod *corev1.Pod, p pack.Preemption
 		return err
 	}
 	k.evictions[p.Node] = e
-	klog.FromContext(ctx).Info("Reserved GPUs for a pod that waits for devices, until pods of lower priority have left them",
+	klog.FromContext(ctx).Info("Reserved GPUs for a pod that waits for devices, until pods of lower priority have "+
+		"left them",
 		"pod", klog.KObj(pod), "node", p.Node, "gpus", len(p.GPUs), "victims", len(p.Victims))
 	return nil
 }
@@ -87,7 +88,8 @@ func (k *Keeper) write(ctx context.Context, node string, gpus []string, value an
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
 	if err == nil {
-		_, err = k.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: component})
+		_, err = k.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
+			metav1.PatchOptions{FieldManager: component})
 	}
 	if err != nil && (value != nil || !apierrors.IsNotFound(err)) {
 		return fmt.Errorf("write the reservations of GPUs into Node %s: %w", node, err)
@@ -215,7 +217,9 @@ func tainted(all []*pool.Slice, node string, r *reservation) bool {
 			if s.Possible || !slices.ContainsFunc(pool.GPUsOf(d), names.Has) {
 				continue
 			}
-			if !slices.ContainsFunc(s.Unhealthy, func(t pool.Tainted) bool { return t.Device == i && t.Taint.Key == wire.ReservedTaint }) {
+			if !slices.ContainsFunc(s.Unhealthy, func(t pool.Tainted) bool {
+				return t.Device == i && t.Taint.Key == wire.ReservedTaint
+			}) {
 				return false
 			}
 		}

@@ -30,7 +30,8 @@ func (k *Keeper) yields(ctx context.Context, now time.Time) bool {
 	k.read = now
 	enabled, err := k.readGate(ctx)
 	if logger := klog.FromContext(ctx); err != nil {
-		logger.Error(err, "Cannot read whether the scheduler preempts for devices", "gate", gate, "retry after", gateFor)
+		logger.Error(err, "Cannot read whether the scheduler preempts for devices", "gate", gate, "retry after",
+			gateFor)
 	} else if enabled != k.enabled {
 		k.enabled = enabled
 		logger.Info("The scheduler's feature gate for preemption by devices has changed: while it is on, this driver "+

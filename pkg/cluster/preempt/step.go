@@ -117,7 +117,8 @@ func (k *Keeper) queued(pods []*corev1.Pod, now time.Time) (out []waiter) {
 	maps.DeleteFunc(k.turn, func(id types.UID, _ int) bool { return !live.Has(id) })
 	maps.DeleteFunc(k.alike, func(_ uint64, at time.Time) bool { return !now.Before(at) })
 	slices.SortFunc(out, func(a, b waiter) int {
-		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.said.At.Compare(b.said.At), cmp.Compare(a.pod.UID, b.pod.UID))
+		return cmp.Or(cmp.Compare(pack.Priority(b.pod), pack.Priority(a.pod)), a.said.At.Compare(b.said.At),
+			cmp.Compare(a.pod.UID, b.pod.UID))
 	})
 	return out
 }
@@ -248,9 +249,9 @@ func (k *Keeper) follow(
 			if late && !needless && !e.ends {
 				k.alone = now
 				delete(k.due, e.pod)
-				klog.FromContext(ctx).Info("The devices of reserved GPUs were not tainted: for an hour, pods are evicted only "+
-					"if the devices of one claim suffice. Device taints need Kubernetes 1.36, or their feature gate, and the "+
-					"plugin needs this version", "node", node, "after", now.Sub(e.at))
+				klog.FromContext(ctx).Info("The devices of reserved GPUs were not tainted: for an hour, pods are "+
+					"evicted only if the devices of one claim suffice. Device taints need Kubernetes 1.36, or their "+
+					"feature gate, and the plugin needs this version", "node", node, "after", now.Sub(e.at))
 			}
 			if late || needless {
 				e.ends = true

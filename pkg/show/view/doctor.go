@@ -118,13 +118,16 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.operator(&out)
 		d.quotas(&out)
 		for _, name := range d.AdminNamespaces {
-			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. The chart value "+
-				"policies.adminAccessNamespaces lists the namespaces that may have it", resourceapi.DRAAdminNamespaceLabelKey)
+			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. "+
+				"The chart value policies.adminAccessNamespaces lists the namespaces that may have it",
+				resourceapi.DRAAdminNamespaceLabelKey)
 		}
 	}
 	d.unseen(&out)
 	plugins := byNode(running(d.Pods, pluginPods))
-	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool { return ended(p) || !isExporter(p) }))
+	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool {
+		return ended(p) || !isExporter(p)
+	}))
 	others := d.otherPools()
 	byName := map[string]Node{}
 	for node := range plugins {
@@ -140,7 +143,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 		} else if d.Complete(read.Nodes) && !exists {
 			out.add(Problem, name, "the cluster has no node of this name")
 		} else if d.Complete(read.Pods) && !d.Failed(read.ResourceSlices) {
-			out.add(Warning, name, "no plugin runs here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
+			out.add(Warning, name, "no plugin runs here, and no GPU is published. If the node has one, see the "+
+				"DaemonSet's node selector and tolerations")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -150,7 +154,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 		if d.Complete(read.Pods) {
 			d.plugin(&out, byName[name], name, plugins[name])
 			if n := len(exporters[name]); n > 1 {
-				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too large. Keep one",
+				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too "+
+					"large. Keep one",
 					n, podNames(exporters[name]))
 			}
 		}
@@ -171,12 +176,17 @@ func Findings(d Diagnosis, only []string) []Finding {
 			if !wanted(c.Node) {
 				continue
 			}
-			if len(c.Unpublished) > 0 && !d.Failed(read.ResourceSlices) && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
-				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
+			// The scheduler allocates nothing of an incomplete pool.
+			if len(c.Unpublished) > 0 && !d.Failed(read.ResourceSlices) && !byName[c.Node].Incomplete {
+				out.add(Problem, c.String(),
+					"the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the "+
+						"node's plugin",
 					strings.Join(c.Unpublished, ", "))
 			}
 			if c.State == unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
-				out.add(Warning, c.String(), "the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it", strings.Join(c.Devices, ", "))
+				out.add(Warning, c.String(),
+					"the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it",
+					strings.Join(c.Devices, ", "))
 			}
 		}
 	}
@@ -188,7 +198,8 @@ func (d Diagnosis) rules(out *findings) {
 	for _, r := range d.Rules {
 		s, t := r.Spec.DeviceSelector, r.Spec.Taint
 		if s != nil && ptr.Deref(s.Driver, d.Driver) == d.Driver && t.Effect != resourceapi.DeviceTaintEffectNone {
-			out.add(Note, "DeviceTaintRule "+r.Name, "it taints devices with %s: claims without a toleration do not get them. To end that: %s",
+			out.add(Note, "DeviceTaintRule "+r.Name,
+				"it taints devices with %s: claims without a toleration do not get them. To end that: %s",
 				ask.TaintText(resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}), deleteRule+r.Name)
 		}
 	}
@@ -208,11 +219,13 @@ func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[s
 		}
 		missing, unknown := classes.Lacks(pod, &node)
 		if len(missing) > 0 {
-			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without %s: %s. %s", waiting.Names(missing), waiting.LacksCause, waiting.LacksRemedy)
+			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without %s: %s. %s",
+				waiting.Names(missing), waiting.LacksCause, waiting.LacksRemedy)
 		}
 		if len(unknown) > 0 {
-			out.add(Unchecked, "pod "+pod.Namespace+"/"+pod.Name, "a device plugin of its node served %s, and is gone. The API does not show whether the pod has a "+
-				"device of it. To be sure, create the pod again", waiting.Names(unknown))
+			out.add(Unchecked, "pod "+pod.Namespace+"/"+pod.Name, "a device plugin of its node served %s, and is "+
+				"gone. The API does not show whether the pod has a device of it. To be sure, create the pod again",
+				waiting.Names(unknown))
 		}
 	}
 }
@@ -315,7 +328,8 @@ const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerP
 // were not read.
 func Impediments(d Diagnosis, nodes []string) (out []string) {
 	if !d.Complete(read.Pods) {
-		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list pods of all namespaces"}
+		return []string{"whether the driver's plugins and its controller run was not looked at: you may not list " +
+			"pods of all namespaces"}
 	}
 	plugins := byNode(running(d.Pods, pluginPods))
 	var without []string
@@ -326,7 +340,8 @@ func Impediments(d Diagnosis, nodes []string) (out []string) {
 	}
 	if len(without) > 0 {
 		g := FindingGroup{Subjects: without}
-		out = append(out, fmt.Sprintf("no plugin of the driver runs on %s, so a pod does not start there: kubectl gpu doctor says more", g.Subject()))
+		out = append(out, fmt.Sprintf("no plugin of the driver runs on %s, so a pod does not start there: kubectl "+
+			"gpu doctor says more", g.Subject()))
 	}
 	var found findings
 	d.controller(&found)
@@ -339,7 +354,9 @@ func Impediments(d Diagnosis, nodes []string) (out []string) {
 }
 
 func isExporter(p corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "dcgm-exporter") })
+	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
+		return strings.Contains(c.Image, "dcgm-exporter")
+	})
 }
 
 func podNames(pods []corev1.Pod) string {
@@ -370,8 +387,11 @@ func (d Diagnosis) cluster(out *findings) {
 		out.add(Problem, "cluster", "no node publishes devices of driver %s. %s", d.Driver, text)
 	}
 	ours := newClassifier(d.Objects, d.Classes)
-	if d.Complete(read.DeviceClasses) && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
-		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see its log", d.Driver)
+	if d.Complete(read.DeviceClasses) && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool {
+		return ours.selects(c.Spec.Selectors)
+	}) {
+		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see "+
+			"its log", d.Driver)
 	}
 	counters, shared := false, false
 	for _, s := range d.Slices {
@@ -388,7 +408,8 @@ func (d Diagnosis) cluster(out *findings) {
 	switch {
 	case d.Failed(read.ResourceSlices): // The absence of features would be a guess.
 	case len(d.Slices) == 0:
-		out.add(Unchecked, "cluster", "shared counters and shared devices are visible only in slices, and there are none")
+		out.add(Unchecked, "cluster", "shared counters and shared devices are visible only in slices, and there "+
+			"are none")
 	case !shared:
 		out.add(Warning, "cluster", "%s. Claims cannot share a GPU: the API server lacks DRAConsumableCapacity, "+
 			"or the chart's values publish no share (sharing, publish)", features)
@@ -429,21 +450,25 @@ func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
 	switch {
 	case texts.Len() > 0:
 	case d.ServerVersionError != nil:
-		out.add(Warning, "scheduler", "known faults of the scheduler were not checked: the API server's version could not be read: %v. "+
-			"Allow get of /version, or set the chart value schedulerVersion", d.ServerVersionError)
+		out.add(Warning, "scheduler", "known faults of the scheduler were not checked: the API server's version "+
+			"could not be read: %v. Allow get of /version, or set the chart value schedulerVersion",
+			d.ServerVersionError)
 	case d.ServerVersion != "":
 		texts.Insert(d.ServerVersion)
 	}
 	for _, text := range sets.List(texts) {
 		version, err := schedulerfault.Parse(text)
 		if err != nil {
-			out.add(Warning, "scheduler", "%v, so the nodes publish no %s. Set the chart value schedulerVersion", err, schedulerfault.Features{Counters: true, Shares: true})
+			out.add(Warning, "scheduler", "%v, so the nodes publish no %s. Set the chart value schedulerVersion", err,
+				schedulerfault.Features{Counters: true, Shares: true})
 			continue
 		}
 		// The features are on by default in newer versions. There the plugins may have left them out.
-		served := schedulerfault.Features{Counters: counters || version.Minor >= 36, Shares: shared || version.Minor >= 36}
+		served := schedulerfault.Features{Counters: counters || version.Minor >= 36,
+			Shares: shared || version.Minor >= 36}
 		for _, f := range schedulerfault.Of(version, served) {
-			out.add(Warning, "scheduler", "Kubernetes %s has a known fault: %s. The driver's answer: %s. To end it, %s", text, f.Text, f.Consequence(), f.Remedy())
+			out.add(Warning, "scheduler", "Kubernetes %s has a known fault: %s. The driver's answer: %s. To end it, %s",
+				text, f.Text, f.Consequence(), f.Remedy())
 		}
 	}
 }
@@ -470,21 +495,26 @@ func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod)
 	published, held := n.published(), n.held()
 	switch {
 	case len(pods) == 0 && published > 0:
-		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. Delete the node's slices, or start the plugin")
+		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. "+
+			"Delete the node's slices, or start the plugin")
 	case len(pods) == 0 && held > 0:
-		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: their pods cannot end. Start the plugin", held)
+		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: "+
+			"their pods cannot end. Start the plugin", held)
 	case len(pods) > 0 && len(alive) == 0:
 		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
 	case len(alive) > 0 && d.Failed(read.ResourceSlices):
 		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
 	case len(alive) > 0 && published == 0 && held > 0:
-		out.add(Problem, node, "the plugin %s runs, but publishes no GPU, and claims have %d of the node. %s", podNames(alive), held, d.noGPUs(node, alive[0]))
+		out.add(Problem, node, "the plugin %s runs, but publishes no GPU, and claims have %d of the node. %s",
+			podNames(alive), held, d.noGPUs(node, alive[0]))
 	case len(alive) > 0 && published == 0:
-		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. %s", podNames(alive), d.noGPUs(node, alive[0]))
+		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. %s", podNames(alive),
+			d.noGPUs(node, alive[0]))
 	case len(alive) > 0:
 		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
 		if driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); driver != nil && *driver == 0 {
-			out.add(Problem, node, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have, and no pod with a GPU starts. %s", loadDriver)
+			out.add(Problem, node, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have, and no "+
+				"pod with a GPU starts. %s", loadDriver)
 		}
 	}
 }
@@ -495,11 +525,13 @@ const loadDriver = "Load the driver (nvidia-smi must work on the node), or corre
 func (d Diagnosis) noGPUs(node string, plugin corev1.Pod) string {
 	switch driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); {
 	case driver == nil:
-		return fmt.Sprintf("If the node has one: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace, plugin.Name)
+		return fmt.Sprintf("If the node has one: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace,
+			plugin.Name)
 	case *driver == 0:
 		return "No NVIDIA driver is loaded. If the node has a GPU: " + strings.ToLower(loadDriver[:1]) + loadDriver[1:]
 	}
-	return fmt.Sprintf("NVIDIA's driver is loaded. If the node has a GPU: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace, plugin.Name)
+	return fmt.Sprintf("NVIDIA's driver is loaded. If the node has a GPU: kubectl -n %s logs %s, and see the "+
+		"node's Events", plugin.Namespace, plugin.Name)
 }
 
 func pluginOf(p corev1.Pod, now time.Time) string {
@@ -509,10 +541,12 @@ func pluginOf(p corev1.Pod, now time.Time) string {
 // node checks the picture of a node. other means that a finding names another driver's slices.
 func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev1.Node) {
 	if n.Incomplete {
-		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written all. This is normal for a moment")
+		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written "+
+			"all. This is normal for a moment")
 	}
 	if n.Unreadable > 0 && !other {
-		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices with its name", n.Unreadable, d.Driver)
+		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices "+
+			"with its name", n.Unreadable, d.Driver)
 	}
 	if c, ok := core[n.Name]; ok {
 		if slices.ContainsFunc(c.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -521,7 +555,8 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 			out.add(Problem, n.Name, "the node is not ready")
 		}
 		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
-			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. Remove one of the two from the node", q.String())
+			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. "+
+				"Remove one of the two from the node", q.String())
 		}
 	} else if d.Complete(read.Nodes) && n.published() > 0 {
 		out.add(Problem, n.Name, "slices name a node that does not exist")
@@ -536,14 +571,17 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 		d.unhealthy(out, n.Name, g)
 		if effect := cordons[g.PCIAddress]; effect != "" {
 			if free, _ := g.Uncordoned(effect); len(free) > 0 {
-				out.add(Warning, n.Name+"/"+g.Name, "the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied the annotation of the node", len(free))
+				out.add(Warning, n.Name+"/"+g.Name,
+					"the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied "+
+						"the annotation of the node", len(free))
 			} else {
 				out.add(Note, n.Name+"/"+g.Name, "%s. To end that: kubectl gpu uncordon NODE/GPU", cordonCause)
 			}
 		}
 		if named, all := d.named(g); named > 0 && named < all {
-			out.add(Warning, n.Name+"/"+g.Name, "a DeviceTaintRule names the GPU, and rules %d of %d devices with it: claims can get the others, and those that "+
-				"the node publishes later. Use kubectl gpu cordon", named, all)
+			out.add(Warning, n.Name+"/"+g.Name, "a DeviceTaintRule names the GPU, and rules %d of %d devices with "+
+				"it: claims can get the others, and those that the node publishes later. Use kubectl gpu cordon", named,
+				all)
 		}
 	}
 }
@@ -575,7 +613,8 @@ func (d Diagnosis) named(g GPU) (named, all int) {
 		all++
 		if slices.ContainsFunc(d.Rules, func(r resourceapi.DeviceTaintRule) bool {
 			s := r.Spec.DeviceSelector
-			return s != nil && ptr.Deref(s.Device, "") == device.Name && ptr.Deref(s.Pool, device.Pool) == device.Pool &&
+			return s != nil && ptr.Deref(s.Device, "") == device.Name &&
+				ptr.Deref(s.Pool, device.Pool) == device.Pool &&
 				ptr.Deref(s.Driver, d.Driver) == d.Driver && r.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone
 		}) {
 			named++

@@ -49,9 +49,11 @@ func (d Diagnosis) software(out *findings, name string, gpus int, core map[strin
 	}
 	switch {
 	case v.LessThan(version.MustParseGeneric("1.7.0")):
-		out.add(Problem, name, "containerd %s cannot read CDI specs, so containers get no GPU. Install containerd 2.0 or later", number)
+		out.add(Problem, name, "containerd %s cannot read CDI specs, so containers get no GPU. Install containerd "+
+			"2.0 or later", number)
 	case v.LessThan(version.MustParseGeneric("2.0.0")):
-		out.add(Warning, name, "containerd %s reads CDI specs only with enable_cdi = true in its configuration. Check it, or install containerd 2.0 or later", number)
+		out.add(Warning, name, "containerd %s reads CDI specs only with enable_cdi = true in its configuration. "+
+			"Check it, or install containerd 2.0 or later", number)
 	}
 }
 
@@ -77,29 +79,33 @@ func (d Diagnosis) metrics(out *findings, node string) {
 	}
 	samples := d.Plugins[node]
 	if n := samples.value("gpu_dra_quarantined_records"); n != nil && *n > 0 {
-		out.add(Warning, node, "%.0f records of claims were unreadable and are in quarantine. Their GPUs may be withheld: see the Events of the node and docs/troubleshooting.md", *n)
+		out.add(Warning, node, "%.0f records of claims were unreadable and are in quarantine. Their GPUs may be "+
+			"withheld: see the Events of the node and docs/troubleshooting.md", *n)
 	}
 	if n := samples.value("gpu_dra_stuck_partitions"); n != nil && *n > 0 {
-		out.add(Warning, node, "NVML does not destroy %.0f partitions of ended claims, so their places are unavailable. Stop monitoring agents on these GPUs, "+
-			"then reset them or reboot the node: see its Events", *n)
+		out.add(Warning, node, "NVML does not destroy %.0f partitions of ended claims, so their places are "+
+			"unavailable. Stop monitoring agents on these GPUs, then reset them or reboot the node: see its Events", *n)
 	}
 	if n := samples.value("gpu_dra_device_plugin_gpus"); n != nil && *n > 0 {
-		out.add(Warning, node, "a device plugin serves %.0f GPUs, which this driver does not offer to claims. Remove one of the two from the node", *n)
+		out.add(Warning, node, "a device plugin serves %.0f GPUs, which this driver does not offer to claims. Remove "+
+			"one of the two from the node", *n)
 	}
 	for _, s := range samples["gpu_dra_refused_devices"] {
 		subject, what := node, "slices of the node"
 		if device := s.Labels["device"]; device != "" {
 			subject, what = node+"/"+device, "the present form of the device"
 		}
-		out.add(Problem, subject, "the API server refuses %s, so claims see the last accepted form, or none. The Event PublishRefused of the node "+
-			"and the plugin's log say why: correct the admission policy or quota, or report it", what)
+		out.add(Problem, subject, "the API server refuses %s, so claims see the last accepted form, or none. The "+
+			"Event PublishRefused of the node and the plugin's log say why: correct the admission policy or quota, "+
+			"or report it", what)
 	}
 	at := samples.value("gpu_dra_last_publish_timestamp_seconds")
 	if at == nil || !(*at > 0 && *at < 1e11) { // Another instance publishes.
 		return
 	}
 	if age := d.Now.Sub(time.Unix(int64(*at), 0)); age > stalePublish {
-		out.add(Warning, node, "the plugin last checked its slices %s ago, so they can be out of date. See its log", duration.HumanDuration(age))
+		out.add(Warning, node, "the plugin last checked its slices %s ago, so they can be out of date. See its log",
+			duration.HumanDuration(age))
 	}
 }
 
@@ -110,8 +116,9 @@ func (d Diagnosis) holders(out *findings, n Node, node string) {
 		if at := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == s.Labels["uuid"] }); at >= 0 {
 			subject = node + "/" + n.GPUs[at].Name
 		}
-		out.add(Warning, subject, "%s has the GPU open, so its MIG mode cannot be switched on, and claims cannot get partitions of it. "+
-			"Stop it, or switch the mode on before it starts (nvidia-smi -mig 1)", s.Labels["program"])
+		out.add(Warning, subject, "%s has the GPU open, so its MIG mode cannot be switched on, and claims cannot get "+
+			"partitions of it. Stop it, or switch the mode on before it starts (nvidia-smi -mig 1)",
+			s.Labels["program"])
 	}
 }
 
@@ -137,14 +144,16 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 		case s.Labels["state"] == "unmonitored":
 			out.add(Warning, subject, "faults of the GPU cannot be seen: see docs/health.md")
 		case s.Labels["state"] == "unreadable":
-			out.add(Warning, subject, "the plugin cannot read GPU %s, so new claims cannot get it. See the Events of the node", uuid)
+			out.add(Warning, subject, "the plugin cannot read GPU %s, so new claims cannot get it. See the Events of "+
+				"the node", uuid)
 		case !published:
 			if fault, ok := health.Lookup(s.Labels["state"]); ok {
 				absent := ""
 				if !d.Failed(read.ResourceSlices) && !n.Incomplete {
 					absent = " No slice has GPU " + uuid + ", so new claims cannot get it."
 				}
-				out.add(Warning, subject, "unhealthy: %s: %s.%s To recover: %s", fault.Name, fault.Cause, absent, fault.RemedyFor(address))
+				out.add(Warning, subject, "unhealthy: %s: %s.%s To recover: %s", fault.Name, fault.Cause, absent,
+					fault.RemedyFor(address))
 			}
 		}
 	}
@@ -157,18 +166,26 @@ func (d Diagnosis) unseen(out *findings) {
 		subject string
 		checks  string
 	}{
-		{d.Failed(read.ResourceSlices), "ResourceSlices", "the GPUs of nodes, their health, and claims with devices that no slice has"},
-		{!d.Complete(read.ResourceClaims), "ResourceClaims", "holders of GPUs, claims without pods, and claims with devices that no slice has"},
-		{!d.Complete(read.Pods), "Pods", "the controller, its webhook, the plugins, what only their metrics show, and pods that run without the GPUs that they ask for"},
-		{!d.Complete(read.Nodes), "Nodes", "nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that run without the GPUs that they ask for"},
-		{!d.Complete(read.DeviceClasses), "DeviceClasses", "classes of the driver, and pods that run without the GPUs that they ask for"},
+		{d.Failed(read.ResourceSlices), "ResourceSlices",
+			"the GPUs of nodes, their health, and claims with devices that no slice has"},
+		{!d.Complete(read.ResourceClaims), "ResourceClaims",
+			"holders of GPUs, claims without pods, and claims with devices that no slice has"},
+		{!d.Complete(read.Pods), "Pods",
+			"the controller, its webhook, the plugins, what only their metrics show, and pods that run without the " +
+				"GPUs that they ask for"},
+		{!d.Complete(read.Nodes), "Nodes",
+			"nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that " +
+				"run without the GPUs that they ask for"},
+		{!d.Complete(read.DeviceClasses), "DeviceClasses",
+			"classes of the driver, and pods that run without the GPUs that they ask for"},
 		{d.Failed(read.ResourceQuotas), "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
 		{d.Failed(read.GPUClusters), "GPUClusters", "whether the GPU operator deploys NVIDIA's DRA driver"},
 		{d.Failed(read.Namespaces), "Namespaces", "which ones have admin access to all GPUs"},
 		{!d.Complete(read.Webhooks), "webhooks", "whether claims are refused while the controller is away"},
 	} {
 		if c.missing {
-			out.add(Unchecked, c.subject, "you may not list them in all namespaces, so these were not looked at: %s", c.checks)
+			out.add(Unchecked, c.subject, "you may not list them in all namespaces, so these were not looked at: %s",
+				c.checks)
 		}
 	}
 }
@@ -197,16 +214,19 @@ func (d Diagnosis) controller(out *findings) {
 	}
 	switch {
 	case !d.Complete(read.Webhooks):
-		level, effect = Problem, "the API server refuses claims with this driver's parameters, unless the chart value webhook.failurePolicy is Ignore"
+		level, effect = Problem, "the API server refuses claims with this driver's parameters, unless the chart "+
+			"value webhook.failurePolicy is Ignore"
 	case len(refusing) > 0:
-		level, effect = Problem, "the API server refuses objects that the webhooks "+strings.Join(refusing, ", ")+" review, such as claims with this driver's parameters"
+		level, effect = Problem, "the API server refuses objects that the webhooks "+strings.Join(refusing,
+			", ")+" review, such as claims with this driver's parameters"
 	case len(d.Webhooks) > 0:
 		effect = "claims are created without a review (failurePolicy Ignore)"
 	}
 	if len(controllers) > 0 {
 		level = Problem
 	}
-	out.add(level, "controller", "%s: %s. Classes, labels of nodes and Events of waiting pods are no longer written. See the controller's Deployment and log", cause, effect)
+	out.add(level, "controller", "%s: %s. Classes, labels of nodes and Events of waiting pods are no longer written. "+
+		"See the controller's Deployment and log", cause, effect)
 }
 
 // webhook says whether the API server reaches the webhook, by the test of the leading controller.
@@ -217,7 +237,8 @@ func (d Diagnosis) webhook() (Level, string) {
 		case *v == 1:
 			return Info, "the API server reaches the webhook: yes"
 		default:
-			return Problem, "the API server reaches the webhook: no. Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
+			return Problem, "the API server reaches the webhook: no. Claims with this driver's parameters can be " +
+				"refused: see docs/firewalls.md and the controller's log"
 		}
 	}
 	switch {

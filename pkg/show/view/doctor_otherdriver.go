@@ -21,7 +21,8 @@ const (
 	// (controllers/state_manager.go and manifests/state-dra-driver of github.com/NVIDIA/gpu-operator, August 2026).
 	// Without a GPUCluster it is this driver's, for upgrades of the kernel driver: docs/driver-upgrade.md.
 	deployLabel = "nvidia.com/gpu.deploy.dra-driver"
-	keepOne     = "Keep one of the two on a node: delete the GPUCluster, or keep this driver off the node by the chart value kubeletPlugin.nodeSelector"
+	keepOne     = "Keep one of the two on a node: delete the GPUCluster, or keep this driver off the node by the " +
+		"chart value kubeletPlugin.nodeSelector"
 )
 
 // otherPools returns the devices of pools of this driver's name that it did not write, by node and pool. This driver's
@@ -30,7 +31,8 @@ const (
 func (d Diagnosis) otherPools() map[string]map[string][]string {
 	out := map[string]map[string][]string{}
 	for _, s := range d.Slices {
-		if s.Shape == nil || s.Possible || s.Pool.Name == wire.PoolName(s.Node) || s.Pool.Name == wire.MonitorPoolName(s.Node) {
+		if s.Shape == nil || s.Possible || s.Pool.Name == wire.PoolName(s.Node) ||
+			s.Pool.Name == wire.MonitorPoolName(s.Node) {
 			continue
 		}
 		for _, device := range s.Shape.Spec.Devices {
@@ -52,11 +54,13 @@ func (d Diagnosis) otherDriver(out *findings, node string, pools map[string][]st
 		if more := len(devices) - 3; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
-		out.add(Problem, node, "another driver publishes the pool %s as driver %s, with %s. Claims for classes of this driver can get them. %s",
+		out.add(Problem, node, "another driver publishes the pool %s as driver %s, with %s. Claims for classes of "+
+			"this driver can get them. %s",
 			pool, d.Driver, text, keepOne)
 	}
 	if d.Driver == nvidiaDriver && len(d.GPUClusters) > 0 && core[node].Labels[deployLabel] == "true" {
-		out.add(Warning, node, "the node has the label %s=true: the GPU operator deploys NVIDIA's DRA driver to it, which has the name %s too. %s",
+		out.add(Warning, node, "the node has the label %s=true: the GPU operator deploys NVIDIA's DRA driver to it, "+
+			"which has the name %s too. %s",
 			deployLabel, d.Driver, keepOne)
 	}
 }
@@ -64,7 +68,8 @@ func (d Diagnosis) otherDriver(out *findings, node string, pools map[string][]st
 // operator reports the objects for which the GPU operator installs NVIDIA's DRA driver.
 func (d Diagnosis) operator(out *findings) {
 	if d.Driver == nvidiaDriver && len(d.GPUClusters) > 0 {
-		out.add(Warning, "cluster", "for the GPUCluster %s, the GPU operator (release 26.7 and later) deploys NVIDIA's DRA driver to the nodes with the "+
-			"label %s=true, which has the name %s too. %s", strings.Join(d.GPUClusters, ", "), deployLabel, d.Driver, keepOne)
+		out.add(Warning, "cluster", "for the GPUCluster %s, the GPU operator (release 26.7 and later) deploys "+
+			"NVIDIA's DRA driver to the nodes with the label %s=true, which has the name %s too. %s",
+			strings.Join(d.GPUClusters, ", "), deployLabel, d.Driver, keepOne)
 	}
 }
