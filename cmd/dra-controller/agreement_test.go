@@ -33,6 +33,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/demand"
@@ -42,9 +44,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	wiredemand "gpu-dra-driver/pkg/wire/demand"
 )
 

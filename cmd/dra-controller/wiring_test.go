@@ -34,9 +34,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
-	"gpu-dra-driver/cmd/setup/apiservertest"
+	"gpu-dra-driver/internal/testing/apiservertest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/budget/enforcement"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire/demand"
 )
 

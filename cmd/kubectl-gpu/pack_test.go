@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
 )
 
 const disruptionsPath = "/apis/policy/v1/poddisruptionbudgets"

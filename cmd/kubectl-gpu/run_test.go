@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/cluster/why/whytest"
+	"gpu-dra-driver/internal/testing/whytest"
 )
 
 // startWithClasses starts a cluster of one node with the chart's classes.

@@ -21,12 +21,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 	"gpu-dra-driver/sim/profiles"
 )

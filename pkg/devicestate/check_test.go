@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 )
 
 func TestCheck_BrokenState_ReportsProblem(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // briefly returns a context for calls that must still wait for a lock when it ends.

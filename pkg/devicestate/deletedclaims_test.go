@@ -14,9 +14,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // usage implements devicestate.Usage with fixed answers.

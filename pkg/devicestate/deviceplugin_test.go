@@ -6,9 +6,9 @@ package devicestate_test
 import (
 	"testing"
 
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {

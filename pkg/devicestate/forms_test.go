@@ -21,11 +21,11 @@ import (
 
 	"gpu-dra-driver/internal/formtest"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -9,8 +9,8 @@ import (
 	"os"
 	"testing"
 
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 func TestIdentify_UnknownClaims_FindsTheirDevices(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // victimDir is set in the process that TestPrepare_ProcessKilled_LocksReleasedAndUndone starts and kills.

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // TestUndo_GPULocks_HeldToTheEnd checks that Unprepare and Recover wait for the GPU's lock, and keep it while they undo.

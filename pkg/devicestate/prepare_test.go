@@ -16,11 +16,11 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 func TestPrepare_GPUAndMonitor_ReturnsCDIDevices(t *testing.T) {

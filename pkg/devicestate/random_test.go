@@ -16,8 +16,8 @@ import (
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 var randomSteps = flag.Int("random.steps", 2000, "steps of the randomized test")

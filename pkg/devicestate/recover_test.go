@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 func TestRecover_NothingWrong_FindsNothing(t *testing.T) {

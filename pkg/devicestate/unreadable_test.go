@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // TestPrepare_NotesDamaged_FindsHolders damages the notes that name the GPU's holder.

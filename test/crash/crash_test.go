@@ -19,7 +19,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
+	"gpu-dra-driver/internal/testing/kubelettest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )

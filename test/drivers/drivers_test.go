@@ -20,7 +20,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/recordedtest"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/sim/nvmlfake"

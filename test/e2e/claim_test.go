@@ -28,7 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/test/e2e/env"
 )
 

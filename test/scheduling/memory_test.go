@@ -25,6 +25,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/tools/record"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/bounded"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/demand"
@@ -32,7 +33,6 @@ import (
 	"gpu-dra-driver/pkg/cluster/podevents"
 	"gpu-dra-driver/pkg/cluster/preempt"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // The numbers of objects: about a fifth of those that once took the memory of a default installation.

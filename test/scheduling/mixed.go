@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
 )
 
 // mixed is the name of the cells in which pods of all kinds arrive and leave.

@@ -13,9 +13,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/cluster/why/whytest"
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 func settingNamed(name string) setting {

@@ -21,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // TestPreemption_RandomPriorities_EachEvictionPlacesItsPod has the real scheduler. Each pod that is evicted is created again

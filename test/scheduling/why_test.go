@@ -23,9 +23,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // fleets is the number of random fleets; each one also has copies, for its nodes or for its cures.

@@ -26,7 +26,7 @@ import (
 
 	"gpu-dra-driver/internal/boxtest"
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
+	"gpu-dra-driver/internal/testing/kubelettest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )

@@ -12,9 +12,9 @@ import (
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // Example asks for two GPUs, and then for five, on an empty node with four.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // TestEvaluator_ManyLargeSelectors_LittleMemory evaluates selectors of the API's largest size, each of them once.

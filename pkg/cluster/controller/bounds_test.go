@@ -21,10 +21,10 @@ import (
 	"k8s.io/utils/lru"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // few is far below the number of changes in a row of TestController_ManyChanges_MapsStaySmall.

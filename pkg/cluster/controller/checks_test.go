@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/read"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 var claimResource = schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}

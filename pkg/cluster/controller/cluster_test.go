@@ -12,9 +12,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"gpu-dra-driver/pkg/cluster/controller/controllertest"
+	"gpu-dra-driver/internal/testing/controllertest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/client-go/kubernetes/fake"
 
-	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/boundedtest"
+	"gpu-dra-driver/internal/testing/slicetest"
 )
 
 // TestInformers_LargestObjects_LittleMemory covers each field of the controller's parts that is an informer.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/pkg/wire/demand"
 	"gpu-dra-driver/pkg/wire/schedulerfault"

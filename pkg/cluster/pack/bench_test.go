@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/pack"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // large returns a cluster of nodes of eight H100. Each node has one of 40 random states, in which most GPUs are in use and

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/cluster/why/whytest"
+	"gpu-dra-driver/internal/testing/whytest"
 )
 
 // BenchmarkKeeper explains 2,000 waiting pods of twenty kinds in a cluster of 5,000 nodes. It reports the processor time of

@@ -10,8 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // TestSamplesAdd_SlicesChange_EarlierAdditionsAreForgotten has a node whose slices change again and again.

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/act"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
 )
 
 // fleet is a large cluster whose slices are packed once.

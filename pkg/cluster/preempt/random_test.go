@@ -25,8 +25,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"gpu-dra-driver/internal/seedtest"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 )
 
 // constraint is the reason besides devices for which the scheduler places a pod nowhere, or not on all nodes.

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/kubernetes/fake"
 
-	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
+	"gpu-dra-driver/internal/testing/boundedtest"
 )
 
 func TestInformers_LargestObjects_LittleMemory(t *testing.T) {

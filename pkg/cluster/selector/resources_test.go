@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/selectortest"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 )
 
 func TestResources_RandomClasses_AsTheSchedulerChooses(t *testing.T) {

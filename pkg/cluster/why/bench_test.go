@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // BenchmarkAsk explains a claim for eight GPUs in a large cluster.

@@ -12,9 +12,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // FuzzAsk mutates objects that an API server could not return, and manifests that people write.

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/selectortest"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/cluster/why"
 )
 

@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/sharingtest"
+	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/internal/testing/whytest"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/cluster/why/whytest"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/wire"
 )
 

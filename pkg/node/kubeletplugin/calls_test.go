@@ -19,7 +19,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"gpu-dra-driver/internal/notify"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 )
 
 const prepareMethod = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 func TestLookup_Errors_OnlyNotFoundMeansGone(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -40,7 +41,6 @@ import (
 	"gpu-dra-driver/pkg/node/health/tracker"
 	"gpu-dra-driver/pkg/node/health/watcher"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"

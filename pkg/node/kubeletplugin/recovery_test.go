@@ -15,12 +15,12 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/notify/notifytest"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {

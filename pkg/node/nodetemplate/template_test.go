@@ -17,8 +17,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/sim/profiles"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/wire"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/internal/testing/layouttest"
 )
 
 // TestAllocate_SlicesTwice_NothingUntilOneIsLeft has slices that were created twice, because an API server lagged. The

@@ -13,13 +13,13 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/testing/layouttest"
+	"gpu-dra-driver/internal/testing/sharingtest"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // amounts are quantities of all suffixes: negative, zero, tiny, usual and huge.

@@ -14,10 +14,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // boards is a node of GPUs that can be cut.

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 const first = "0000:10:00.0"

@@ -6,9 +6,9 @@ package layout_test
 import (
 	"testing"
 
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // BenchmarkBindingAndOrder measures one build of the slices for one GPU.

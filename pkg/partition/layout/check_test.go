@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 func TestCheck_ProfilesMisreported_ReturnsError(t *testing.T) {

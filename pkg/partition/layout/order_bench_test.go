@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // BenchmarkOrder replays requests for partitions on eight H100 at a load of 90 %. It reports how many of them find room if the

@@ -15,9 +15,9 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 )

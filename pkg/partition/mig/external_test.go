@@ -12,8 +12,8 @@ import (
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/sim/engine"
 )
 

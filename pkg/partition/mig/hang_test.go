@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
 // hangs returns a machine with the claims a and z on GPU 0, whose MIG mode never answers, and b on GPU 1. All have lost

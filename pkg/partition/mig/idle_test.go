@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/executor"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 )

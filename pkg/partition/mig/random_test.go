@@ -13,9 +13,9 @@ import (
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 )

@@ -10,7 +10,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -15,12 +15,12 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
+	"gpu-dra-driver/internal/testing/sharingtest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/sim/engine"
 )

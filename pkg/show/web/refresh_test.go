@@ -10,7 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
 )
 
 // BenchmarkRefresh_Claim is the time until a new claim is in the feed of 5,000 nodes, of which claims have most GPUs.

@@ -16,7 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/fleetserver"
 )

@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 func readClaim(b *testing.B, r *admissionv1.AdmissionRequest) *resourceapi.ResourceClaim {

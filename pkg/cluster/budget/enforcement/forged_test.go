@@ -25,9 +25,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/controller"
 	"gpu-dra-driver/pkg/cluster/metrics"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // reviewsOf returns reviews of each kind and operation in a namespace, as bodies.

@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // chartConfig returns the webhook configuration of the chart, or of an earlier one whose budgets have a path.

@@ -28,13 +28,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
-	"gpu-dra-driver/pkg/cluster/bounded/boundedtest"
+	"gpu-dra-driver/internal/testing/boundedtest"
+	"gpu-dra-driver/internal/testing/controllertest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/budget"
 	"gpu-dra-driver/pkg/cluster/controller"
-	"gpu-dra-driver/pkg/cluster/controller/controllertest"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/metrics"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/selectortest"
 	"gpu-dra-driver/pkg/cluster/selector"
-	"gpu-dra-driver/pkg/cluster/selector/selectortest"
 	"gpu-dra-driver/pkg/wire/demand"
 )
 

@@ -21,11 +21,11 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
+	"gpu-dra-driver/internal/testing/layouttest"
+	"gpu-dra-driver/internal/testing/sharingtest"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/gpu"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/wire"
 )
 

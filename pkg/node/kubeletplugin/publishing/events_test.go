@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/notify/notifytest"
+	"gpu-dra-driver/internal/testing/layouttest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
-	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // TestNode_FaultyGPUsWithManyDevices_OneReportForEach has GPUs whose claims have partitions or a group. The devices of one GPU

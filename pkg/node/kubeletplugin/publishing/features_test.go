@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 )
 
 func TestKept_DroppedCounters_AreNoticed(t *testing.T) {

@@ -27,8 +27,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"gpu-dra-driver/internal/notify"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/gpu/health"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
 )

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 func newStatus(e *env.Env) *ClaimStatus {

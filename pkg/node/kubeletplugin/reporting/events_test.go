@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/claim/claimerror"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 func newEvents(e *env.Env) *Events {

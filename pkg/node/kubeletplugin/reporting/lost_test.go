@@ -11,9 +11,9 @@ import (
 
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/testing/devicestatetest"
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -6,8 +6,8 @@ package reporting
 import (
 	"testing"
 
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/devicestate"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 func TestProtect_Panic_IsCounted(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/health/watcher"
-	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
 // TestAffectedDevices_Partitions_OnlyThoseAtFault has two GPUs: one with partitions and a monitor, and a whole one.

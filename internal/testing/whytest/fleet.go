@@ -21,9 +21,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/why"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // Classes of a Fleet.

@@ -15,10 +15,10 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/testing/devicestatetest"
+	"gpu-dra-driver/internal/testing/kubelettest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/node/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 	simroot "gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/simtest"

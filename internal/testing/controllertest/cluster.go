@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"gpu-dra-driver/api/budget/v1alpha1"
+	"gpu-dra-driver/internal/testing/sharingtest"
+	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/claim/sharing"
-	"gpu-dra-driver/pkg/claim/sharing/sharingtest"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // Main is the TestMain of a package that uses bubbles. It has errors of informers only logged: their other handler
