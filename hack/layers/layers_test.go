@@ -112,6 +112,14 @@ func fixture(pkg string) bool {
 	return strings.HasSuffix(pkg, "test")
 }
 
+func TestPackages_Fixtures_AreInInternal(t *testing.T) {
+	for _, pattern := range []string{"../../pkg/*test", "../../pkg/*/*test", "../../pkg/*/*/*test", "../../cmd/*/*test"} {
+		if found, err := filepath.Glob(pattern); err != nil || len(found) > 0 {
+			t.Errorf("%v hold fixtures, %v: put them into internal/testing", found, err)
+		}
+	}
+}
+
 func TestPackages_Imports_PointToLowerLayers(t *testing.T) {
 	table, seen, order := packages(t), map[string]bool{}, Wings()
 	for _, f := range files(t) {
