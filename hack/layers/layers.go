@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package layers holds the layers of the packages that ship. A package imports only from lower layers; there are no
-// exceptions. Packages whose name ends in "test" hold fixtures, have no layer and are imported by tests only. Those of
-// packages of pkg and cmd are in internal/testing.
+// exceptions. Packages whose name ends in "test" hold fixtures, have no layer and are imported by tests only. They
+// stand in internal.
 package layers
 
 import (
