@@ -205,8 +205,11 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 func TestController_Preemption_MayEvictOnlyWithTheValue(t *testing.T) {
 	off := permissions(t)
 	for set, want := range map[string][]string{
-		"preemption.enabled=true": {"create pods/eviction", "list poddisruptionbudgets", "patch pods/status", "watch poddisruptionbudgets"},
-		"preemption.enabled=true,preemption.violateDisruptionBudgets=true": {
+		"preemption.enabled=true": {
+			"create pods/eviction", "get podgroups", "get workloads", "list poddisruptionbudgets", "list workloads", "patch pods/status",
+			"watch poddisruptionbudgets",
+		},
+		"preemption.enabled=true,preemption.exemptGroups=false,preemption.violateDisruptionBudgets=true": {
 			"create pods/eviction", "delete pods", "list poddisruptionbudgets", "patch pods/status", "watch poddisruptionbudgets",
 		},
 		"preemption.violateDisruptionBudgets=true": nil,

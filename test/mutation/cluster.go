@@ -327,7 +327,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "passes over the cluster take a whole core", File: "pkg/cluster/controller/controller.go",
-		Old: "pause = max(pause, breather(time.Since(began)))", New: "_ = breather(time.Since(began))",
+		Old: "pause = max(pause, pauseAfter(time.Since(began)))", New: "_ = pauseAfter(time.Since(began))",
 		Package: control, Test: "TestRepeat_SlowPass_TakesAFifthOfTheTime",
 	},
 	{
@@ -582,8 +582,8 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/budget/enforcement", Test: "TestBudgets_ClocksDiffer_ReservationStaysItsTime",
 	},
 	{
-		Name: "the desk of a deleted namespace stays", File: "pkg/cluster/budget/enforcement/reviews.go",
-		Old: "	if !d.busy && b.desks[namespace] == d {\n", New: "	if d.busy && b.desks[namespace] == d {\n",
+		Name: "the queue of a deleted namespace stays", File: "pkg/cluster/budget/enforcement/reviews.go",
+		Old: "	if !d.busy && b.queues[namespace] == d {\n", New: "	if d.busy && b.queues[namespace] == d {\n",
 		Package: "./pkg/cluster/budget/enforcement", Test: "TestBudgets_NamespacesComeAndGo_NoDeskStays",
 	},
 	{

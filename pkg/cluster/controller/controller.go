@@ -305,7 +305,7 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		return early, nil
 	}
 	began := time.Now()
-	defer func() { l.due = time.Now().Add(breather(time.Since(began))) }()
+	defer func() { l.due = time.Now().Add(pauseAfter(time.Since(began))) }()
 	again, err = l.classes.reconcile(ctx)
 	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.Classes.GetIndexer()))
 }
@@ -328,9 +328,9 @@ func On[T any](informer cache.SharedIndexInformer, do func(object T, gone bool))
 	return err
 }
 
-// breather returns the pause after a pass over the cluster that took so long. However many changes one node makes, the
+// pauseAfter returns the pause after a pass over the cluster that took so long. However many changes one node makes, the
 // passes take a fifth of a core at most.
-func breather(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
+func pauseAfter(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
 
 // Repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an
 // element. It pauses before each repetition, to collect changes.
@@ -343,7 +343,7 @@ func Repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do f
 		}
 		pause := pause
 		if wake != nil {
-			pause = max(pause, breather(time.Since(began)))
+			pause = max(pause, pauseAfter(time.Since(began)))
 		}
 		select {
 		case <-ctx.Done():

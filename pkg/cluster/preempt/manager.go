@@ -83,6 +83,8 @@ func (k *Keeper) ordinary(
 	for _, n := range nodes {
 		names.Insert(n.Name)
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	maps.DeleteFunc(k.managers, func(_ manager, a known) bool { return !now.Before(a.until) })
 	out, holders := sets.New[types.UID](), users(objects.Claims)
 	l := lookup{Keeper: k, now: now}

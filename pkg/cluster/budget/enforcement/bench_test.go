@@ -114,7 +114,7 @@ func BenchmarkBudgets_FiveThousandNodes(b *testing.B) {
 				e.History, e.Writes, e.Reads = nil, nil, nil // An API server has them in another process.
 				e.Unlock()
 				keep("team-a")
-				reviews.desks = map[string]*desk{}
+				reviews.queues = map[string]*queue{}
 				found := e.budget("team-a")
 				found.Status.Reservations = nil
 				if _, err := reviews.write(b.Context(), found); err != nil {

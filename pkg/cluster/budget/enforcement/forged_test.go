@@ -70,7 +70,7 @@ func (e *env) allOf(b *Budgets) []string {
 	out = append(out, e.Reads...)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append(out, fmt.Sprintf("%d desks", len(b.desks)))
+	return append(out, fmt.Sprintf("%d queues", len(b.queues)))
 }
 
 // send posts a body to the webhook.

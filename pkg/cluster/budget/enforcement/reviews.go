@@ -48,7 +48,7 @@ type Budgets struct {
 
 	counter atomic.Pointer[viewCounter]
 	mu      sync.Mutex
-	desks   map[string]*desk
+	queues  map[string]*queue
 }
 
 // viewCounter is the counter of a view.
@@ -72,7 +72,7 @@ func New(
 		resources: resources,
 		view:      view,
 		path:      path,
-		desks:     map[string]*desk{},
+		queues:    map[string]*queue{},
 	}
 }
 
@@ -113,8 +113,8 @@ const (
 	// countedPoll. The leader counts within a moment.
 	countedWithin = 1500 * time.Millisecond
 	countedPoll   = 50 * time.Millisecond
-	// deskIdle is the time for which a desk stays after its last claim. Its namespace can be gone since then.
-	deskIdle = 5 * time.Second
+	// queueIdle is the time for which a queue stays after its last claim. Its namespace can be gone since then.
+	queueIdle = 5 * time.Second
 )
 
 // Review implements reviewer.
@@ -306,30 +306,30 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 	return b.check(ctx, r.Namespace, cost, failed)
 }
 
-// desk collects the claims of a namespace that wait for a reservation. One write to the budget serves all that wait.
-type desk struct {
-	waiting []*asking
+// queue collects the claims of a namespace that wait for a reservation. One write to the budget serves all that wait.
+type queue struct {
+	waiting []*waitingClaim
 	busy    bool
-	// idle removes the desk; nil before its first claims are answered.
+	// idle removes the queue; nil before its first claims are answered.
 	idle *time.Timer
 	// last is the budget as the last write of this instance left it.
 	last *v1alpha1.GPUBudget
 }
 
-// asking is a claim that waits for a reservation.
-type asking struct {
+// waitingClaim is a claim that waits for a reservation.
+type waitingClaim struct {
 	budget.Claim
 	done chan error
 }
 
 // reserve returns after the reservation is stored, or returns why there is none.
 func (b *Budgets) reserve(ctx context.Context, namespace string, claim budget.Claim) error {
-	w := &asking{claim, make(chan error, 1)}
+	w := &waitingClaim{claim, make(chan error, 1)}
 	b.mu.Lock()
-	d := b.desks[namespace]
+	d := b.queues[namespace]
 	if d == nil {
-		d = &desk{}
-		b.desks[namespace] = d
+		d = &queue{}
+		b.queues[namespace] = d
 	}
 	d.waiting = append(d.waiting, w)
 	if !d.busy {
@@ -348,17 +348,17 @@ func (b *Budgets) reserve(ctx context.Context, namespace string, claim budget.Cl
 	}
 }
 
-// serve reserves for the claims at a desk until none waits.
-func (b *Budgets) serve(namespace string, d *desk) {
+// serve reserves for the claims in a queue until none waits.
+func (b *Budgets) serve(namespace string, d *queue) {
 	for {
 		b.mu.Lock()
 		batch := d.waiting
 		if d.waiting = nil; len(batch) == 0 {
 			d.busy = false
-			if d.last == nil { // A namespace without a budget needs no desk.
-				delete(b.desks, namespace)
+			if d.last == nil { // A namespace without a budget needs no queue.
+				delete(b.queues, namespace)
 			} else {
-				d.idle = time.AfterFunc(deskIdle, func() { b.remove(namespace, d) })
+				d.idle = time.AfterFunc(queueIdle, func() { b.remove(namespace, d) })
 			}
 			b.mu.Unlock()
 			return
@@ -371,17 +371,17 @@ func (b *Budgets) serve(namespace string, d *desk) {
 	}
 }
 
-// remove removes a desk at which no claim waits.
-func (b *Budgets) remove(namespace string, d *desk) {
+// remove removes a queue in which no claim waits.
+func (b *Budgets) remove(namespace string, d *queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !d.busy && b.desks[namespace] == d {
-		delete(b.desks, namespace)
+	if !d.busy && b.queues[namespace] == d {
+		delete(b.queues, namespace)
 	}
 }
 
 // reserveAll answers a batch. Each refusal is by a budget that was read after the claims were asked for.
-func (b *Budgets) reserveAll(namespace string, d *desk, batch []*asking) (results []error) {
+func (b *Budgets) reserveAll(namespace string, d *queue, batch []*waitingClaim) (results []error) {
 	ctx, cancel := context.WithTimeout(context.Background(), reserveFor)
 	defer cancel()
 	results = make([]error, len(batch))

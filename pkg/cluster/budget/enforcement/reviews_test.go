@@ -591,8 +591,8 @@ func TestBudgets_NamespacesComeAndGo_NoDeskStays(t *testing.T) {
 		pass(time.Minute)
 		for i, b := range instances {
 			b.mu.Lock()
-			if n := len(b.desks); n > 0 {
-				t.Errorf("instance %d keeps %d desks of namespaces that are gone", i, n)
+			if n := len(b.queues); n > 0 {
+				t.Errorf("instance %d keeps %d queues of namespaces that are gone", i, n)
 			}
 			b.mu.Unlock()
 		}
