@@ -328,8 +328,8 @@ func On[T any](informer cache.SharedIndexInformer, do func(object T, gone bool))
 	return err
 }
 
-// pauseAfter returns the pause after a pass over the cluster that took so long. However many changes one node makes, the
-// passes take a fifth of a core at most.
+// pauseAfter returns the pause after a pass over the cluster that took so long. However many changes one node makes,
+// the passes take a fifth of a core at most.
 func pauseAfter(took time.Duration) time.Duration { return min(4*took, 5*time.Second) }
 
 // Repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an

@@ -146,7 +146,7 @@ func Narrow(ctx context.Context, c *Cluster, w Goal, r Rules) []*corev1.Node {
 	}
 	keeps := func(r resourceapi.ResourceClaimConsumerReference) bool { return stays.Has(r.UID) }
 	kept := slices.DeleteFunc(slices.Clone(c.Claims), func(one *resourceapi.ResourceClaim) bool {
-		return one == nil || !slices.ContainsFunc(one.Status.ReservedFor, keeps)
+		return !slices.ContainsFunc(one.Status.ReservedFor, keeps)
 	})
 	possible, a := sets.New[string](), ask.Of(c.Classes, c.ServerVersion)
 	for _, one := range a.Question(w.Claims, c.Rules).Group(ask.Nodes(c.Nodes, c.Slices, kept)) {

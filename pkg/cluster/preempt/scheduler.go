@@ -24,14 +24,14 @@ const (
 // yields reports whether the scheduler itself evicts pods for those that wait for devices. The metrics of the API
 // server have its gates, which are set like the scheduler's. Without an answer, the last one holds.
 func (k *Keeper) yields(ctx context.Context, now time.Time) bool {
-	if k.o.Metrics == nil || !k.read.IsZero() && now.Sub(k.read) < gateFor {
+	if k.o.Metrics == nil || now.Sub(k.read) < gateFor {
 		return k.enabled
 	}
 	k.read = now
 	enabled, err := k.readGate(ctx)
 	if logger := klog.FromContext(ctx); err != nil {
-		logger.Error(err, "Cannot read whether the scheduler preempts for devices", "gate", gate, "retry after",
-			gateFor)
+		logger.Error(err, "Cannot read whether the scheduler preempts for devices; asking again in an hour", "gate",
+			gate)
 	} else if enabled != k.enabled {
 		k.enabled = enabled
 		logger.Info("The scheduler's feature gate for preemption by devices has changed: while it is on, this driver "+

@@ -306,7 +306,7 @@ func (b *Budgets) pod(ctx context.Context, r *admissionv1.AdmissionRequest) erro
 	return b.check(ctx, r.Namespace, cost, failed)
 }
 
-// queue collects the claims of a namespace that wait for a reservation. One write to the budget serves all that wait.
+// queue collects the claims of a namespace that wait for a reservation. One write to the budget serves all of them.
 type queue struct {
 	waiting []*waitingClaim
 	busy    bool
