@@ -471,6 +471,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/cluster/why", Test: "TestAsk_Situation_SaysReasonAndCure",
 	},
 	{
+		Name: "an XID makes a lost partition prepared again", File: "pkg/node/kubeletplugin/reporting/claimstatus.go",
+		Old: "gone[s.Device] = *c", New: "_ = gone[s.Device]",
+		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestClaimStatus_PartitionLost_StaysUntilPrepare",
+	},
+	{
 		Name: "the inventory gets /sys as /proc", File: "cmd/dra-kubelet-plugin/main.go",
 		Old: "ProcRoot:      d.ProcRoot,\n\t\tSysRoot:       d.SysRoot,", New: "ProcRoot: d.SysRoot,\n\t\tSysRoot: d.ProcRoot,",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",

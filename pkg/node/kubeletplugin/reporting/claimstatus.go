@@ -44,6 +44,9 @@ const statusTries = 12
 // do not wait for the API server's writes.
 const statusDelay = time.Second
 
+// The type of the condition of each device, and its reason for one that is gone.
+const ready, partitionLost = "Ready", "PartitionLost"
+
 // flushLimit limits the writes at the plugin's end. It is below the plugin's limit for its background work.
 const flushLimit = time.Second
 
@@ -97,8 +100,48 @@ type memberData struct {
 	Minor      int    `json:"minor"`
 }
 
-// Prepared queues the claim's status unless it is already written: a restarted kubelet prepares every claim again.
+// Prepared queues the status of a claim after a Prepare, which has made lost partitions again.
 func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
+	w.set(claim, devices, nil)
+}
+
+// update queues the status of a claim whose faults or XIDs have changed. What is lost stays lost.
+func (w *ClaimStatus) update(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
+	w.mu.Lock()
+	known := claim.Status.Devices
+	if waits := w.wanted[claim.UID]; waits != nil {
+		known = waits.devices
+	}
+	w.mu.Unlock()
+	gone := map[string]metav1.Condition{}
+	for _, s := range known {
+		if c := meta.FindStatusCondition(s.Conditions, ready); c != nil && c.Reason == partitionLost &&
+			s.Driver == w.driver {
+			gone[s.Device] = *c
+		}
+	}
+	w.set(claim, devices, gone)
+}
+
+// lost queues a status that marks some of the claim's devices as gone.
+func (w *ClaimStatus) lost(
+	claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, names []string, why error,
+) {
+	gone := map[string]metav1.Condition{}
+	for _, name := range names {
+		gone[name] = metav1.Condition{
+			Type: ready, Status: metav1.ConditionFalse, Reason: partitionLost, Message: why.Error(),
+			LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		}
+	}
+	w.set(claim, devices, gone)
+}
+
+// set queues the claim's status unless it is already written: a restarted kubelet prepares every claim again. gone has
+// the conditions of devices that are gone.
+func (w *ClaimStatus) set(
+	claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone map[string]metav1.Condition,
+) {
 	type key struct{ pool, device, share string }
 	keyOf := func(s resourceapi.AllocatedDeviceStatus) key {
 		return key{s.Pool, s.Device, ptr.Deref(s.ShareID, "")}
@@ -114,6 +157,9 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 	changed := false
 	for _, d := range devices {
 		s := w.deviceStatus(claim, d)
+		if c, ok := gone[d.Name]; ok {
+			s.Conditions[0] = c
+		}
 		if k := keyOf(s); !seen[k] {
 			seen[k] = true
 			changed = !equal(was[k], s) || changed
@@ -121,33 +167,11 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 		}
 	}
 	if changed || len(seen) != len(was) {
-		w.write(claim, want, statusDelay)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, want}
+		w.queue.AddAfter(claim.UID, statusDelay)
 	}
-}
-
-// lost queues a status that marks some of the claim's devices as gone.
-func (w *ClaimStatus) lost(
-	claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error,
-) {
-	var want []resourceapi.AllocatedDeviceStatus
-	for _, d := range devices {
-		s := w.deviceStatus(claim, d)
-		if slices.Contains(gone, d.Name) {
-			c := &s.Conditions[0]
-			c.Status, c.Reason, c.Message = metav1.ConditionFalse, "PartitionLost", why.Error()
-		}
-		want = append(want, s)
-	}
-	w.write(claim, want, 0)
-}
-
-func (w *ClaimStatus) write(
-	claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus, delay time.Duration,
-) {
-	w.mu.Lock()
-	w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, devices}
-	w.mu.Unlock()
-	w.queue.AddAfter(claim.UID, delay)
 }
 
 // Unprepared drops the waiting status of a claim; the API server clears the written one.
@@ -240,7 +264,7 @@ func (w *ClaimStatus) deviceStatus(
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
 		Conditions: []metav1.Condition{{
-			Type:               "Ready",
+			Type:               ready,
 			Status:             metav1.ConditionTrue,
 			Reason:             "Prepared",
 			Message:            "the device is prepared on its node",

@@ -158,7 +158,7 @@ func TestClaimStatus_PluginStops_WritesWhatWaits(t *testing.T) {
 	}
 	w := NewClaimStatus(client, env.Driver, env.New(t).Metrics)
 	w.Prepared(env.Claim("one", "", ""), prepared())
-	w.write(env.Claim("two", "", ""), nil, 0)
+	w.Prepared(env.Claim("two", "", ""), prepared())
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	w.Run(stopped)
@@ -184,4 +184,29 @@ func TestClaimStatus_Prepared_PatchesTheStatus(t *testing.T) {
 	if !strings.HasPrefix(got, "status {") || !strings.Contains(got, `"apiVersion":"resource.k8s.io/v1"`) || !strings.Contains(got, `"reason":"Prepared"`) {
 		t.Errorf("patched with %q", got)
 	}
+}
+
+// TestClaimStatus_PartitionLost_StaysUntilPrepare has an XID and a fault of the GPU after the loss: they come together.
+func TestClaimStatus_PartitionLost_StaysUntilPrepare(t *testing.T) {
+	e := env.New(t, env.Claim("one", "", ""))
+	w, _ := startStatus(e)
+	reason := func(want string) {
+		e.Helper()
+		e.Eventually("the status is "+want, func() (bool, string) {
+			devices := e.StoredClaim("claim-one").Status.Devices
+			if idle, text := w.idle(); !idle || len(devices) == 0 {
+				return false, text
+			}
+			return devices[0].Conditions[0].Reason == want, devices[0].Conditions[0].Reason
+		})
+	}
+	w.Prepared(e.StoredClaim("claim-one"), prepared())
+	reason("Prepared")
+	w.lost(e.StoredClaim("claim-one"), prepared(), []string{prepared()[0].Name}, errors.New("the partition is gone"))
+	reason("PartitionLost")
+	w.setXID("one", prepared()[0].Name, 31, "text")
+	w.update(e.StoredClaim("claim-one"), prepared())
+	reason("PartitionLost")
+	w.Prepared(e.StoredClaim("claim-one"), prepared())
+	reason("Prepared")
 }

@@ -92,6 +92,6 @@ func (f *Faults) update(ctx context.Context, now Faulty, was map[string]Fault) b
 			})
 		}
 	}
-	f.status.Prepared(claim, f.engine.Devices(now.Plan))
+	f.status.update(claim, f.engine.Devices(now.Plan))
 	return true
 }

@@ -147,7 +147,7 @@ func (x *XIDs) notify(ctx context.Context, p plan.Plan, names []string, known he
 			})
 			x.status.setXID(claim.UID, name, known.Code, text)
 		}
-		x.status.Prepared(claim, x.engine.Devices(p))
+		x.status.update(claim, x.engine.Devices(p))
 		return true, nil
 	})
 	if err != nil {
