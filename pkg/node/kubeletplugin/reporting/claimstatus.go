@@ -105,7 +105,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 	w.set(claim, devices, nil)
 }
 
-// update queues the status of a claim whose faults or XIDs have changed. What is lost stays lost.
+// update queues the status of a claim whose faults or XIDs have changed. A lost device stays lost.
 func (w *ClaimStatus) update(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
 	w.mu.Lock()
 	known := claim.Status.Devices
