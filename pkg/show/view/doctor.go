@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -23,9 +22,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/waiting"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
 
@@ -259,67 +256,6 @@ func (f *findings) add(level Level, subject, format string, args ...any) {
 	*f = append(*f, Finding{level, subject, fmt.Sprintf(format, args...)})
 }
 
-// byNode groups the pods that have a node.
-func byNode(pods []corev1.Pod) map[string][]corev1.Pod {
-	out := map[string][]corev1.Pod{}
-	for _, p := range pods {
-		if p.Spec.NodeName != "" {
-			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], p)
-		}
-	}
-	return out
-}
-
-// running returns the pods of a component that have not ended: Kubernetes keeps evicted pods.
-func running(pods []corev1.Pod, component string) (out []corev1.Pod) {
-	of := components(pods)
-	for _, p := range pods {
-		if !ended(p) && of(p) == component {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// components returns a function that returns the driver's component that one of the pods runs, or "". Users can give
-// their pods any labels and images, but namespaces allow only trusted pods the node's processes and the kubelet's
-// directory of plugins. The controller has nothing of a node, so it must be in a namespace of plugins, if there are
-// any.
-func components(pods []corev1.Pod) func(corev1.Pod) string {
-	namespaces := sets.New[string]()
-	for _, p := range pods {
-		if labelled(p) == pluginPods && registers(p) {
-			namespaces.Insert(p.Namespace)
-		}
-	}
-	return func(p corev1.Pod) string {
-		c := labelled(p)
-		if c == pluginPods && !registers(p) || len(namespaces) > 0 && !namespaces.Has(p.Namespace) {
-			return ""
-		}
-		return c
-	}
-}
-
-// registers reports whether a pod can be a plugin of the kubelet, whose directory for them always has this name.
-func registers(p corev1.Pod) bool {
-	return p.Spec.HostPID && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.HostPath != nil && path.Base(v.HostPath.Path) == "plugins_registry"
-	})
-}
-
-// labelled returns the component that a pod claims to run, or "". The chart's name can be overridden, the image's name
-// is kept by mirrors.
-func labelled(p corev1.Pod) string {
-	c := p.Labels[componentLabel]
-	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
-		return strings.Contains(one.Image, "dra-"+c)
-	}) {
-		return c
-	}
-	return ""
-}
-
 // DriverSelector selects the pods of the driver's plugins and of its controller by label.
 const DriverSelector = componentLabel + " in (" + pluginPods + "," + controllerPods + ")"
 
@@ -351,27 +287,6 @@ func Impediments(d Diagnosis, nodes []string) (out []string) {
 		}
 	}
 	return out
-}
-
-func isExporter(p corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
-		return strings.Contains(c.Image, "dcgm-exporter")
-	})
-}
-
-func podNames(pods []corev1.Pod) string {
-	var out []string
-	for _, p := range pods {
-		out = append(out, p.Namespace+"/"+p.Name)
-	}
-	slices.Sort(out)
-	return strings.Join(out, ", ")
-}
-
-func ready(p corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // cluster checks classes, the controller, the API server's features and the plugins' versions.
@@ -473,14 +388,6 @@ func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
 	}
 }
 
-func imageVersion(p corev1.Pod) string {
-	if v := p.Labels[versionLabel]; v != "" || len(p.Spec.Containers) == 0 {
-		return v
-	}
-	image := p.Spec.Containers[0].Image
-	return image[strings.LastIndexByte(image, '/')+1:]
-}
-
 // YesNo returns a truth for people.
 func YesNo(b bool) string {
 	if b {
@@ -489,140 +396,4 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// plugin checks the pods of a node's plugin.
-func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod) {
-	alive := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !ready(p) })
-	published, held := n.published(), n.held()
-	switch {
-	case len(pods) == 0 && published > 0:
-		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. "+
-			"Delete the node's slices, or start the plugin")
-	case len(pods) == 0 && held > 0:
-		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: "+
-			"their pods cannot end. Start the plugin", held)
-	case len(pods) > 0 && len(alive) == 0:
-		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
-	case len(alive) > 0 && d.Failed(read.ResourceSlices):
-		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
-	case len(alive) > 0 && published == 0 && held > 0:
-		out.add(Problem, node, "the plugin %s runs, but publishes no GPU, and claims have %d of the node. %s",
-			podNames(alive), held, d.noGPUs(node, alive[0]))
-	case len(alive) > 0 && published == 0:
-		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. %s", podNames(alive),
-			d.noGPUs(node, alive[0]))
-	case len(alive) > 0:
-		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
-		if driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); driver != nil && *driver == 0 {
-			out.add(Problem, node, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have, and no "+
-				"pod with a GPU starts. %s", loadDriver)
-		}
-	}
-}
-
 const loadDriver = "Load the driver (nvidia-smi must work on the node), or correct the chart value nvidiaDriverRoot"
-
-// noGPUs says why a plugin publishes no GPU, or where the reason stands.
-func (d Diagnosis) noGPUs(node string, plugin corev1.Pod) string {
-	switch driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); {
-	case driver == nil:
-		return fmt.Sprintf("If the node has one: kubectl -n %s logs %s, and see the node's Events", plugin.Namespace,
-			plugin.Name)
-	case *driver == 0:
-		return "No NVIDIA driver is loaded. If the node has a GPU: " + strings.ToLower(loadDriver[:1]) + loadDriver[1:]
-	}
-	return fmt.Sprintf("NVIDIA's driver is loaded. If the node has a GPU: kubectl -n %s logs %s, and see the "+
-		"node's Events", plugin.Namespace, plugin.Name)
-}
-
-func pluginOf(p corev1.Pod, now time.Time) string {
-	return fmt.Sprintf("%s, %s old", imageVersion(p), duration.HumanDuration(now.Sub(p.CreationTimestamp.Time)))
-}
-
-// node checks the picture of a node. other means that a finding names another driver's slices.
-func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev1.Node) {
-	if n.Incomplete {
-		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written "+
-			"all. This is normal for a moment")
-	}
-	if n.Unreadable > 0 && !other {
-		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices "+
-			"with its name", n.Unreadable, d.Driver)
-	}
-	if c, ok := core[n.Name]; ok {
-		if slices.ContainsFunc(c.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
-		}) {
-			out.add(Problem, n.Name, "the node is not ready")
-		}
-		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
-			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. "+
-				"Remove one of the two from the node", q.String())
-		}
-	} else if d.Complete(read.Nodes) && n.published() > 0 {
-		out.add(Problem, n.Name, "slices name a node that does not exist")
-	} else if d.Complete(read.Nodes) && n.held() > 0 {
-		out.add(Problem, n.Name, "claims have GPUs of a node that does not exist. Delete their pods and the claims")
-	}
-	cordons, err := wire.ParseCordons(d.Driver, core[n.Name].Annotations)
-	if err != nil {
-		out.add(Warning, n.Name, "%v", err)
-	}
-	for _, g := range n.GPUs {
-		d.unhealthy(out, n.Name, g)
-		if effect := cordons[g.PCIAddress]; effect != "" {
-			if free, _ := g.Uncordoned(effect); len(free) > 0 {
-				out.add(Warning, n.Name+"/"+g.Name,
-					"the GPU is cordoned, but claims can get %d of its devices: the node's plugin has not applied "+
-						"the annotation of the node", len(free))
-			} else {
-				out.add(Note, n.Name+"/"+g.Name, "%s. To end that: kubectl gpu uncordon NODE/GPU", cordonCause)
-			}
-		}
-		if named, all := d.named(g); named > 0 && named < all {
-			out.add(Warning, n.Name+"/"+g.Name, "a DeviceTaintRule names the GPU, and rules %d of %d devices with "+
-				"it: claims can get the others, and those that the node publishes later. Use kubectl gpu cordon", named,
-				all)
-		}
-	}
-}
-
-// unhealthy reports a faulty GPU. It is a problem if a claim has it and cannot be prepared on it.
-func (d Diagnosis) unhealthy(out *findings, node string, g GPU) {
-	if g.Health == "" {
-		return
-	}
-	state, _ := resourceslices.Describe(g.Health)
-	fault := g.fault()
-	text, level, holders := fault.Cause, Warning, g.Holders()
-	if len(holders) > 0 {
-		text += ". Claims that have it: " + strings.Join(holders, ", ")
-		if !state.Usable {
-			level = Problem
-		}
-	}
-	out.add(level, node+"/"+g.Name, "%s. To recover: %s", text, fault.Text)
-}
-
-// named counts the devices that need a GPU and that rules name, if a rule names the whole GPU.
-func (d Diagnosis) named(g GPU) (named, all int) {
-	whole := false
-	for _, device := range g.Devices {
-		if p, err := gpu.ParseName(device.Name); err != nil || p.Kind == gpu.KindMonitor {
-			continue
-		}
-		all++
-		if slices.ContainsFunc(d.Rules, func(r resourceapi.DeviceTaintRule) bool {
-			s := r.Spec.DeviceSelector
-			return s != nil && ptr.Deref(s.Device, "") == device.Name &&
-				ptr.Deref(s.Pool, device.Pool) == device.Pool &&
-				ptr.Deref(s.Driver, d.Driver) == d.Driver && r.Spec.Taint.Effect != resourceapi.DeviceTaintEffectNone
-		}) {
-			named++
-			whole = whole || device.Name == g.Name
-		}
-	}
-	if !whole {
-		return 0, all
-	}
-	return named, all
-}
