@@ -307,9 +307,9 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	began := time.Now()
+	began, limit, pass := time.Now(), waitLimit, waitLimit
 	for checked := began; ctx.Err() == nil; {
-		event, err := set.Wait(waitLimit)
+		event, err := set.Wait(limit)
 		if err != nil && !errors.Is(err, nvml.Timeout) {
 			return err
 		}
@@ -318,20 +318,24 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 				w.o.Receiver.Event(Event{gpus[event.Device], event.XID, event.GPUInstance, event.ComputeInstance})
 			}
 			w.o.XIDs.Fire()
-			if time.Since(checked) < waitLimit {
+			if time.Since(checked) < pass {
 				continue // A storm of XIDs does not wait for files.
 			}
 		}
+		if limit < waitLimit {
+			return nil
+		}
 		checked = time.Now()
+		changed := false
 		select {
 		case <-w.changed:
-			if !w.current(addresses) {
-				return nil
-			}
+			changed = !w.current(addresses)
 		default:
 		}
-		if w.listed() != listed || len(gpus) < len(addresses) && time.Since(began) >= longestPause {
-			return nil // Another set may have GPUs that are new, or that answer again after a reset.
+		// Another set may have GPUs that are new, or that answer again after a reset. This one can have more XIDs, which
+		// would be lost with it.
+		if changed || w.listed() != listed || len(gpus) < len(addresses) && time.Since(began) >= longestPause {
+			limit, pass = 0, waitLimit/10
 		}
 	}
 	return nil

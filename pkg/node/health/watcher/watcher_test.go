@@ -120,7 +120,14 @@ func (e *env) Close() error {
 type set struct{ *env }
 
 func (s set) Refused() map[int]error { return map[int]error{1: s.refuse} }
-func (set) Close() error             { return nil }
+
+// Close drops the events that the set has.
+func (s set) Close() error {
+	for len(s.events) > 0 {
+		<-s.events
+	}
+	return nil
+}
 
 func (s set) Wait(limit time.Duration) (nvml.Event, error) {
 	s.mu.Lock()
@@ -136,10 +143,13 @@ func (s set) Wait(limit time.Duration) (nvml.Event, error) {
 	case fails:
 		return nvml.Event{}, nvml.Unknown
 	}
+	if limit == 0 && len(s.events) == 0 {
+		return nvml.Event{}, nvml.Timeout
+	}
 	select {
 	case event := <-s.events:
 		return event, nil
-	case <-time.After(limit):
+	case <-time.After(max(limit, 1)):
 		return nvml.Event{}, nvml.Timeout
 	}
 }
@@ -371,6 +381,35 @@ func TestRun_ClaimsComeAndGo_SessionOnlyWhileNeeded(t *testing.T) {
 		if len(e.polls) != 1 {
 			t.Errorf("%d polls, want one that sees the new GPU", len(e.polls))
 		}
+	})
+}
+
+// TestRun_SetEnds_ItsXIDsArrive has XIDs that a set has when another one is needed. A storm of them holds it up for a
+// moment only.
+func TestRun_SetEnds_ItsXIDsArrive(t *testing.T) {
+	run(t, func(e *env) {
+		e.after(waitLimit, 1, 1)
+		e.set(func() { e.needed = 1 })
+		e.watcher.Changed()
+		time.Sleep(waitLimit / 2)
+		e.events <- nvml.Event{XID: 1}
+		time.Sleep(waitLimit * 7 / 10)
+		for xid := range uint64(3) {
+			e.events <- nvml.Event{XID: 2 + xid}
+		}
+		e.after(waitLimit/2, 1, 2)
+		e.set(func() {
+			if len(e.got) != 4 {
+				e.Errorf("%d XIDs, want 4: %v", len(e.got), e.got)
+			}
+			e.needed = 2
+		})
+		e.watcher.Changed()
+		for range 3 * waitLimit / time.Millisecond {
+			e.events <- nvml.Event{XID: 31}
+			time.Sleep(time.Millisecond)
+		}
+		e.after(0, 1, 3)
 	})
 }
 
