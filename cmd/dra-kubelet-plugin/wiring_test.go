@@ -457,7 +457,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 	raise := func(gpu int, xid uint64) {
 		p.change(gpu, func(s *engine.State, g *engine.GPU) { s.RaiseXID(g, xid, "") })
 	}
-	// An XID is lost between two event sets, of which a prepared claim or another list of GPUs makes a new one.
+	// No set has an XID that comes while the next one is made.
 	p.Eventually("the event set has an XID", func() (bool, string) {
 		raise(whole, 31)
 		text := p.http("/m")

@@ -471,6 +471,21 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/cluster/why", Test: "TestAsk_Situation_SaysReasonAndCure",
 	},
 	{
+		Name: "XIDs that an event set has are lost with it", File: "pkg/node/health/watcher/watcher.go",
+		Old: "limit, pass = 0, waitLimit/10", New: "return nil",
+		Package: "./pkg/node/health/watcher", Test: "TestRun_SetEnds_ItsXIDsArrive",
+	},
+	{
+		Name: "a partition that is prepared soon after another is not checked", File: "pkg/node/kubeletplugin/publishing/partitions.go",
+		Old: "if n.due = wait > 0; n.due {", New: "if n.due = false; wait < 0 {",
+		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_PartitionsPreparedInARow_EachIsCheckedAfterItsGrace",
+	},
+	{
+		Name: "a check of a lost partition that fails is not repeated", File: "pkg/node/kubeletplugin/reporting/events.go",
+		Old: "			known = false\n", New: "",
+		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestLostPartitions_OneGPUHangs_ReportsOthers",
+	},
+	{
 		Name: "an XID makes a lost partition prepared again", File: "pkg/node/kubeletplugin/reporting/claimstatus.go",
 		Old: "gone[s.Device] = *c", New: "_ = gone[s.Device]",
 		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestClaimStatus_PartitionLost_StaysUntilPrepare",

@@ -52,8 +52,8 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// scanGrace is the time in a record after which a scan must show a partition.
-const scanGrace = 5 * time.Second
+// scanGrace is the time in a record after which a scan must show a partition, and checkAfter when that is checked.
+const scanGrace, checkAfter = 5 * time.Second, 7500 * time.Millisecond
 
 // Prepared notes new partitions, so that an early loss is noticed soon. It rebuilds the slices if a claim shares its
 // device in another way than they say.
@@ -71,13 +71,26 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 		n.since[uuid] = n.now()
 		if !n.due {
 			n.due = true
-			time.AfterFunc(scanGrace+scanGrace/2, func() {
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				n.due = false
-				n.Changed.Fire()
-			})
+			time.AfterFunc(checkAfter, n.check)
 		}
+	}
+}
+
+// check requests a build, and another one for partitions that are too new for this one: a scan without changes
+// requests none.
+func (n *Node) check() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.Changed.Fire()
+	var newest time.Time
+	for _, since := range n.since {
+		if since.After(newest) {
+			newest = since
+		}
+	}
+	wait := checkAfter - n.now().Sub(newest)
+	if n.due = wait > 0; n.due {
+		time.AfterFunc(wait, n.check)
 	}
 }
 

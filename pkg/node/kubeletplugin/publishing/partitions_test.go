@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,6 +17,7 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
@@ -253,4 +255,33 @@ func TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNode_PartitionsPreparedInARow_EachIsCheckedAfterItsGrace has a partition that vanishes before a scan shows it, so
+// that no scan differs from the last one.
+func TestNode_PartitionsPreparedInARow_EachIsCheckedAfterItsGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, NodeOptions{})
+		prepare := func(uuid string) {
+			n.Prepared([]devicestate.PreparedDevice{{Device: onPartition(uuid).Devices[0]}})
+			n.o.Records = held{plans: []plan.Plan{onPartition(uuid)}}
+		}
+		n.published(t, cuttable(true))
+		prepare("MIG-4")
+		time.Sleep(scanGrace + time.Second)
+		prepare("MIG-5")
+		var missing []reporting.Missing
+		for end := time.After(3 * scanGrace); len(missing) == 0; {
+			select {
+			case <-n.Changed:
+				n.build(allFeatures)
+				missing = take(t, n.Missing)
+			case <-end:
+				t.Fatal("the loss of the second one was not noticed")
+			}
+		}
+		if uuid := missing[0].Plan.Devices[0].Partition.UUID; uuid != "MIG-5" {
+			t.Errorf("%s is missing", uuid)
+		}
+	})
 }

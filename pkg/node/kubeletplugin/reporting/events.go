@@ -175,6 +175,9 @@ func NewClaims(
 	return Claims{engine, claims, e, s, m}
 }
 
+// lostRetry is the pause before a check of missing partitions is repeated: a scan without changes starts none.
+const lostRetry = 5 * time.Second
+
 // LostPartitions reports destroyed partitions of prepared claims, once each: in the claim's status, and in Events on
 // the claim and its pods. The next successful Prepare creates them again and updates the status.
 type LostPartitions struct {
@@ -196,19 +199,30 @@ type Missing struct {
 
 // Run checks the missing partitions of each scan until the context ends.
 func (l *LostPartitions) Run(ctx context.Context) {
+	var missing []Missing
+	var retry <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.scans.Changed:
-			if missing, ok := l.scans.Take(); ok {
-				Protect(l.metrics, func() { l.check(ctx, missing) })
+			if newer, ok := l.scans.Take(); ok {
+				missing = newer
 			}
+		case <-retry:
 		}
+		retry = nil
+		Protect(l.metrics, func() {
+			if !l.check(ctx, missing) {
+				retry = time.After(lostRetry)
+			}
+		})
 	}
 }
 
-func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
+// check returns false if it is unknown of a partition whether it exists, or a claim could not be read.
+func (l *LostPartitions) check(ctx context.Context, missing []Missing) (known bool) {
+	known = true
 	notified, suspects := map[string][]string{}, map[string]Missing{}
 	var claims []plan.Claim
 	for _, m := range missing {
@@ -220,13 +234,18 @@ func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
 		suspects[uid], claims = m, append(claims, m.Plan.Claim)
 	}
 	for _, f := range l.engine.Verify(ctx, claims) {
-		// Any other error leaves open whether the partition exists; the next scan repeats the check.
+		// Any other error leaves open whether the partition exists.
 		m, suspect := suspects[f.Claim.UID]
-		if suspect && errors.Is(f.Err, plan.ErrDestroyed) && l.notify(ctx, m, f.Err) {
+		switch {
+		case !suspect:
+		case errors.Is(f.Err, plan.ErrDestroyed) && l.notify(ctx, m, f.Err):
 			notified[f.Claim.UID] = m.Devices
+		default:
+			known = false
 		}
 	}
 	l.notified = notified
+	return known
 }
 
 // notify reports a loss. It returns false if it must be called again, because the claim could not be read.
