@@ -129,10 +129,7 @@ func (w *ClaimStatus) lost(
 ) {
 	gone := map[string]metav1.Condition{}
 	for _, name := range names {
-		gone[name] = metav1.Condition{
-			Type: ready, Status: metav1.ConditionFalse, Reason: partitionLost, Message: why.Error(),
-			LastTransitionTime: metav1.Now().Rfc3339Copy(),
-		}
+		gone[name] = condition(ready, metav1.ConditionFalse, partitionLost, why.Error())
 	}
 	w.set(claim, devices, gone)
 }
@@ -166,9 +163,10 @@ func (w *ClaimStatus) set(
 			want = append(want, s)
 		}
 	}
-	if changed || len(seen) != len(was) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// Another status that waits is older.
+	if changed || len(seen) != len(was) || w.wanted[claim.UID] != nil {
 		w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, want}
 		w.queue.AddAfter(claim.UID, statusDelay)
 	}
@@ -200,10 +198,7 @@ func (w *ClaimStatus) setXID(claim types.UID, device string, code uint64, text s
 	if w.xids[claim] == nil {
 		w.xids[claim] = map[string]metav1.Condition{}
 	}
-	w.xids[claim][device] = metav1.Condition{
-		Type: xidReported, Status: metav1.ConditionTrue, Reason: fmt.Sprintf("XID%d", code), Message: text,
-		LastTransitionTime: metav1.Now().Rfc3339Copy(),
-	}
+	w.xids[claim][device] = condition(xidReported, metav1.ConditionTrue, fmt.Sprintf("XID%d", code), text)
 }
 
 // lastXID returns the condition with the last XID of a device, or none. A restart of the plugin does not change it.
@@ -235,13 +230,9 @@ func (w *ClaimStatus) unhealthy(d devicestate.PreparedDevice) []metav1.Condition
 	defer w.mu.Unlock()
 	for _, f := range w.faults {
 		if fault, ok := f.Devices[d.Name]; ok && !d.Admin {
-			return []metav1.Condition{{
-				Type:               "Healthy",
-				Status:             metav1.ConditionFalse,
-				Reason:             string(claimerror.DeviceUnhealthy),
-				Message:            fault.Cause,
-				LastTransitionTime: metav1.Now().Rfc3339Copy(),
-			}}
+			return []metav1.Condition{
+				condition("Healthy", metav1.ConditionFalse, string(claimerror.DeviceUnhealthy), fault.Cause),
+			}
 		}
 	}
 	return nil
@@ -263,19 +254,26 @@ func (w *ClaimStatus) deviceStatus(
 	data, _ := json.Marshal(about) // Strings and integers always encode.
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
-		Conditions: []metav1.Condition{{
-			Type:               ready,
-			Status:             metav1.ConditionTrue,
-			Reason:             "Prepared",
-			Message:            "the device is prepared on its node",
-			LastTransitionTime: metav1.Now().Rfc3339Copy(),
-		}},
+		Conditions: []metav1.Condition{
+			condition(ready, metav1.ConditionTrue, "Prepared", "the device is prepared on its node"),
+		},
 	}
 	s.Conditions = slices.Concat(s.Conditions, w.unhealthy(d), w.lastXID(claim, d))
 	if d.ShareID != "" {
 		s.ShareID = &d.ShareID
 	}
 	return s
+}
+
+// condition has the time of now.
+func condition(of string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type:               of,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		LastTransitionTime: metav1.Now().Rfc3339Copy(),
+	}
 }
 
 // equal compares two statuses, except for the times of equal conditions.

@@ -209,4 +209,9 @@ func TestClaimStatus_PartitionLost_StaysUntilPrepare(t *testing.T) {
 	reason("PartitionLost")
 	w.Prepared(e.StoredClaim("claim-one"), prepared())
 	reason("Prepared")
+	// A Prepare can come before the loss is written.
+	claim := e.StoredClaim("claim-one")
+	w.lost(claim, prepared(), []string{prepared()[0].Name}, errors.New("the partition is gone"))
+	w.Prepared(claim, prepared())
+	reason("Prepared")
 }
