@@ -12,6 +12,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
 // amounts are CPU, memory and the other resources that a kubelet counts, and the number of pods.
@@ -82,15 +83,9 @@ func freeOn(nodes []*corev1.Node, pods []*corev1.Pod, classes []*resourceapi.Dev
 		out[n.Name] = free
 	}
 	for _, p := range pods {
-		free := out[p.Spec.NodeName]
-		if free == nil || ended(p) {
-			continue
+		if free := out[p.Spec.NodeName]; free != nil && !waiting.Ended(p) {
+			free.take(requests(p))
 		}
-		free.take(requests(p))
 	}
 	return out
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

@@ -135,12 +135,15 @@ func Preempt(ctx context.Context, c *Cluster, w Goal, r Rules, o Options) Preemp
 	return out
 }
 
-// Narrow returns the nodes that have the goal's devices once all possible victims have left. It asks once for nodes
-// that are alike, so it is far cheaper than a search on all of them.
-func Narrow(ctx context.Context, c *Cluster, w Goal, r Rules) []*corev1.Node {
+// Narrow returns the nodes that may have the goal's devices once all possible victims have left. It asks once for nodes
+// that are alike, so it is far cheaper than a search on all of them. Nodes that were not asked about within the limit
+// are among those.
+func Narrow(ctx context.Context, c *Cluster, w Goal, r Rules, limit time.Duration) []*corev1.Node {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	stays, rules := sets.New[types.UID](), preemption{Rules: r, below: Priority(w.Pod)}
 	for _, p := range c.Pods {
-		if p.DeletionTimestamp == nil && !ended(p) && rules.spares(p) != "" {
+		if p.DeletionTimestamp == nil && !waiting.Ended(p) && rules.spares(p) != "" {
 			stays.Insert(p.UID)
 		}
 	}
@@ -213,8 +216,8 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			wait := at.Sub(p.o.preempt.Now)
 			leaving = wait > -leaveFor && wait <= leavesWithin
 		}
-		u.victim.leaves = u.victim.leaves && (ended(pod) || leaving)
-		if pod.DeletionTimestamp != nil || ended(pod) {
+		u.victim.leaves = u.victim.leaves && (waiting.Ended(pod) || leaving)
+		if pod.DeletionTimestamp != nil || waiting.Ended(pod) {
 			fix("it leaves already")
 		}
 		if text := p.o.preempt.spares(pod); text != "" {
@@ -235,8 +238,8 @@ func (p *planner) yield(u *unit, fix func(string, ...any)) {
 			v.started = started
 		}
 		v.sum += priority
-		grace := time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0)) * time.Second
-		if bounded.TooLarge(pod) || grace > leavesWithin {
+		grace := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0)
+		if bounded.TooLarge(pod) || grace > int64(leavesWithin/time.Second) {
 			v.slow++
 		}
 		v.budgets = append(v.budgets, p.budgetsOf(pod))

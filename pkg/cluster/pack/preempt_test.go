@@ -6,6 +6,7 @@ package pack_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -79,6 +80,9 @@ func TestPreempt_Choice_IsTheSchedulersOrder(t *testing.T) {
 		"the lowest priority": {{of(5, 1)}, {of(4, 9)}},
 		"the latest start":    {{of(4, 9)}, {of(4, 1)}},
 		"a short grace":       {{of(1, 1), slow}, {of(4, 9)}},
+		"no endless grace": {{of(1, 1), func(p *corev1.Pod) {
+			p.Spec.TerminationGracePeriodSeconds = new(int64(math.MaxInt64))
+		}}, {of(4, 9)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
@@ -491,5 +495,19 @@ func BenchmarkPreempt(b *testing.B) {
 			}
 			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N)/1e6, "cpu-ms/op")
 		})
+	}
+}
+
+// TestNarrow_NoTime_KeepsNodesThatWereNotAskedAbout has a node that the pod does not fit on in any case.
+func TestNarrow_NoTime_KeepsNodesThatWereNotAskedAbout(t *testing.T) {
+	e := newEnv(t)
+	e.node("a", "l40s-4", 1)
+	e.start("stays", "a", gpus, of(20, 1))
+	w := e.waits(whytest.Claim("new", gpus, 1), 10)
+	if got := pack.Narrow(t.Context(), e.cluster(), w, pack.Rules{}, time.Minute); len(got) > 0 {
+		t.Errorf("%d nodes, want none", len(got))
+	}
+	if got := pack.Narrow(t.Context(), e.cluster(), w, pack.Rules{}, 0); len(got) != 1 {
+		t.Errorf("%d nodes, want the one that was not asked about", len(got))
 	}
 }

@@ -229,7 +229,7 @@ func (p *planner) permit(u *unit, pod *corev1.Pod, fix func(string, ...any)) {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		fix("it is being deleted already; ask again once it is gone")
-	case ended(pod):
+	case waiting.Ended(pod):
 		fix("it has ended; its claims are released in a moment")
 	case kind == "Node" || pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		fix("it is a static pod of its node")

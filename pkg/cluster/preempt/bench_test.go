@@ -116,7 +116,8 @@ func TestKeeper_FiveThousandNodes_VictimIsFoundWithinAMinute(t *testing.T) {
 			f.after(tick)
 		}
 		f.expect(fmt.Sprintf("n%04d-p0", nodes-1))
-		if t.Logf("%s: %d steps", name, steps); steps > int(time.Minute/tick) {
+		t.Logf("%s: %d steps", name, steps)
+		if steps > int(time.Minute/tick) {
 			t.Errorf("%s: after %d steps", name, steps)
 		}
 	}

@@ -512,6 +512,7 @@ func TestKeeper_SchedulerPreempts_EvictsNone(t *testing.T) {
 		{fmt.Sprintf(metric+metric, gate, 0, "DynamicResourceAllocation", 1), true},
 		{fmt.Sprintf(metric+metric, gate, 1, "DynamicResourceAllocation", 1), false},
 		{"", false},
+		{"process_start_time_seconds 1\n", false}, // It has no gates, so it does not say that one is off.
 		{fmt.Sprintf(metric, gate, 0), true},
 	} {
 		answer = c.answer

@@ -158,16 +158,15 @@ func (l *lookup) exists(ctx context.Context, m manager) (bool, error) {
 		}
 	}
 	for _, version := range l.served[m.Group] {
-		r, found := l.o.Groups.Resource(m.WithVersion(version)).Namespace(m.namespace), 1
-		var err error
+		r := l.o.Groups.Resource(m.WithVersion(version)).Namespace(m.namespace)
 		if m.name != "" {
-			_, err = r.Get(ctx, m.name, metav1.GetOptions{})
-		} else if all, failed := r.List(ctx, metav1.ListOptions{LabelSelector: m.selector, Limit: 1}); failed == nil {
-			found = len(all.Items)
-		} else {
-			err = failed
+			if _, err := r.Get(ctx, m.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return err == nil, err
+			}
+			continue
 		}
-		if !apierrors.IsNotFound(err) && (err != nil || found > 0) {
+		all, err := r.List(ctx, metav1.ListOptions{LabelSelector: m.selector, Limit: 1})
+		if !apierrors.IsNotFound(err) && (err != nil || len(all.Items) > 0) {
 			return err == nil, err
 		}
 	}

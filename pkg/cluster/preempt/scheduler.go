@@ -5,7 +5,9 @@ package preempt
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -49,10 +51,12 @@ func (k *Keeper) readGate(ctx context.Context) (enabled bool, err error) {
 	}
 	defer body.Close()
 	lines := bufio.NewScanner(body)
+	err = errors.New("the metrics of the API server have no feature gates")
 	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, `kubernetes_feature_enabled{name="`+gate+`"`) {
-			enabled = strings.HasSuffix(line, "} 1")
+		if name, found := strings.CutPrefix(lines.Text(), `kubernetes_feature_enabled{name="`); found {
+			err = nil
+			enabled = enabled || strings.HasPrefix(name, gate+`"`) && strings.HasSuffix(name, "} 1")
 		}
 	}
-	return enabled, lines.Err()
+	return enabled, cmp.Or(lines.Err(), err)
 }

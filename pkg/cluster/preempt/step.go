@@ -364,7 +364,7 @@ func (k *Keeper) part(ctx context.Context, objects controller.Objects, w waiter)
 	}
 	if len(nodes) > searched {
 		if c, ok := k.clusterOf(ctx, objects, w, nodes); ok {
-			nodes = pack.Narrow(ctx, c, w.goal, k.rulesOf(pack.Rules{}))
+			nodes = pack.Narrow(ctx, c, w.goal, k.rulesOf(pack.Rules{}), limit)
 		}
 	}
 	if len(nodes) <= searched {

@@ -62,6 +62,11 @@ func Asks(pod *corev1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || bounded.TooLarge(pod) || len(Resources(pod)) > 0
 }
 
+// Ended reports whether all containers of a pod have ended for good. Its claims are released in a moment.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // Waits reports whether the scheduler is to find a node for a pod that asks for devices.
 func Waits(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 &&
