@@ -174,13 +174,13 @@ func (p *packCommand) look(ctx context.Context, args []string) (*look, error) {
 		out.goal, err = pack.ParseGoal(p.driver, p.goal)
 	}
 	for _, s := range subjects {
-		out.goal, err = waiting(out.cluster, s)
+		out.goal, err = goalOf(out.cluster, s)
 	}
 	return out, err
 }
 
-// waiting returns the goal of a pod or claim that waits for devices.
-func waiting(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
+// goalOf returns the goal of a pod or claim that waits for devices.
+func goalOf(c *pack.Cluster, s why.Subject) (pack.Goal, error) {
 	needs := c.Needs(s, time.Now())
 	switch missing := needs.Missing(); {
 	case s.Pod != nil && s.Pod.Spec.NodeName != "":

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
@@ -62,7 +63,7 @@ func (g *getter) ofWorkload(ctx context.Context, namespace, kind, name string) (
 		return nil, fmt.Errorf("%s %s/%s has no pod%s", kind, namespace, name, g.refusedPods(ctx, namespace, name))
 	}
 	waits := func(p *corev1.Pod) int {
-		if p.Spec.NodeName == "" && !ended(*p) {
+		if p.Spec.NodeName == "" && !waiting.Ended(p) {
 			return 0
 		}
 		return 1
@@ -101,8 +102,4 @@ func (g *getter) refusedPods(ctx context.Context, namespace, name string) string
 	}
 	message := strings.TrimPrefix(last.Message, "Error creating: ")
 	return fmt.Sprintf(". The API server refuses its pods: %s. To start them, %s", message, why.RefusalCure(message))
-}
-
-func ended(p corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

@@ -27,7 +27,7 @@ func Repelled(pod *corev1.Pod, pods []*corev1.Pod, nodes []*corev1.Node) sets.Se
 		labelsOf[n.Name] = n.Labels
 	}
 	for _, other := range pods {
-		if other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed {
+		if Ended(other) {
 			continue
 		}
 		for _, term := range Repels(other) {

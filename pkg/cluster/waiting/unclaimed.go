@@ -26,8 +26,7 @@ type Resource struct {
 // scheduler binds, has none. The kubelet leaves out resources that its node does not count, so it starts the pod
 // without a device.
 func Unclaimed(pod *corev1.Pod) (out []Resource) {
-	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
-		pod.Status.Phase == corev1.PodFailed {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || Ended(pod) {
 		return nil
 	}
 	claimed := map[Resource]bool{}

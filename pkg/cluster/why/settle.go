@@ -11,6 +11,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/waiting"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -49,7 +50,7 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 	}
 	if p := s.Pod; p != nil {
 		switch {
-		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case waiting.Ended(p):
 			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
 			return true
 		case p.Spec.NodeName != "":

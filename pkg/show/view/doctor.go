@@ -123,7 +123,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	d.unseen(&out)
 	plugins := byNode(running(d.Pods, pluginPods))
 	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool {
-		return ended(p) || !isExporter(p)
+		return waiting.Ended(&p) || !isExporter(p)
 	}))
 	others := d.otherPools()
 	byName := map[string]Node{}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"gpu-dra-driver/pkg/cluster/waiting"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -30,7 +32,7 @@ func byNode(pods []corev1.Pod) map[string][]corev1.Pod {
 func running(pods []corev1.Pod, component string) (out []corev1.Pod) {
 	of := components(pods)
 	for _, p := range pods {
-		if !ended(p) && of(p) == component {
+		if !waiting.Ended(&p) && of(p) == component {
 			out = append(out, p)
 		}
 	}

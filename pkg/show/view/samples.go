@@ -153,7 +153,3 @@ func PluginPods(pods []corev1.Pod) (out []corev1.Pod) {
 	}
 	return out
 }
-
-func ended(p corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
