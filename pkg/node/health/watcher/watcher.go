@@ -332,8 +332,8 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 			changed = !w.current(addresses)
 		default:
 		}
-		// Another set may have GPUs that are new, or that answer again after a reset. This one can have more XIDs, which
-		// would be lost with it.
+		// Another set may have GPUs that are new, or that answer again after a reset. This one can have more XIDs,
+		// which would be lost with it.
 		if changed || w.listed() != listed || len(gpus) < len(addresses) && time.Since(began) >= longestPause {
 			limit, pass = 0, waitLimit/10
 		}
