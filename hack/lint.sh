@@ -21,7 +21,7 @@ pass() { mkdir -p "${stamp%/*}" && touch "$stamp"; }
 
 # go vet is one of these linters. With -trimpath the build cache gives code that cgo generated in another checkout, with that
 # checkout's file names, so packages with cgo are linted without it. Modules beside the product import it.
-tags="$TAGS,e2e,hardware,web"
+tags="$TAGS,e2e,hardware,web,exits"
 linter=
 for module in $(hack/modules.sh); do
   sources=(':(glob)**/*.go' ':(glob)**/go.mod' ':(glob)**/go.sum')
@@ -36,6 +36,11 @@ for module in $(hack/modules.sh); do
 done
 # Code with system calls must build for the other architecture of the images too. This part needs no C compiler.
 GOARCH=arm64 CGO_ENABLED=0 go build ./internal/host ./cmd/mps-supervisor
+# The programs without each feature that ends one day. A compilation is no test of behaviour, and costs as much as many of these.
+if ! passed exits ':(glob)**/*.go' ':(glob)**/go.mod' docs/design/exits.md ':!test' ':!deployments'; then
+  go test -tags "$TAGS,exits" -run Tags ./hack/exits
+  pass
+fi
 for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
 # The chart, with all that is off by default because a cluster can lack it. No limits of CPU and ephemeral storage: the first
 # would delay reviews, and the second needs a resource that nodes can lack, while no pod writes files. Images have
