@@ -36,7 +36,7 @@ for module in $(hack/modules.sh); do
 done
 # Code with system calls must build for the other architecture of the images too. This part needs no C compiler.
 GOARCH=arm64 CGO_ENABLED=0 go build ./internal/host ./cmd/mps-supervisor
-# The programs without each feature that ends one day. A compilation is no test of behaviour, and costs as much as many of these.
+# The programs without each feature that ends one day. These compilations cost as much as many tests.
 if ! passed exits ':(glob)**/*.go' ':(glob)**/go.mod' docs/design/exits.md ':!test' ':!deployments'; then
   go test -tags "$TAGS,exits" -run Tags ./hack/exits
   pass
