@@ -15,7 +15,7 @@ for run in $runs; do
   case $run in
   cells) "${bench[@]}" -kubernetes "$version" "$@" ;;
   500) "${bench[@]}" -kubernetes "$version" -nodes 500 -settings plain,auto,some-1g -workloads whole "$@" ;;
-  mixed) "${bench[@]}" -kubernetes "$version" -nodes 500 -settings plain,auto-mixed,some-mixed -workloads mixed -pods 1000 -limit 2m "$@" ;;
+  mixed) "${bench[@]}" -kubernetes "$version" -nodes 500 -settings plain,auto-mixed,some-mixed,some-gpus -workloads mixed -pods 1000 -limit 2m "$@" ;;
   1.36)
     bin/onenode build --kubernetes "$old"
     "${bench[@]}" -kubernetes "$old" -nodes 200 -cut 5 -settings plain,auto,some-cut -workloads whole,mixed -pods 300 -limit 1m "$@"

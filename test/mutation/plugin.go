@@ -377,7 +377,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/node/demand/demand.go",
-		Old: "case asked, a.asked == nil && !now.Before(a.freshEnd), a.alone:", New: "case asked, a.alone:",
+		Old: "case a.asked == nil && !now.Before(a.freshEnd), a.alone:", New: "case a.alone:",
 		Package: "./pkg/node/demand", Test: "TestDemand_ConfigMapComesAndChanges_ProfilesFollow",
 	},
 	{
@@ -387,7 +387,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "an API server that does not answer counts as no controller", File: "pkg/node/demand/demand.go",
-		Old: "if err != nil && !apierrors.IsNotFound(err) {\n\t\treturn\n\t}\n\tif err == nil && a.set(found)", New: "if err == nil && a.set(found)",
+		Old: "if err != nil && !apierrors.IsNotFound(err) {\n\t\treturn\n\t}\n\tif err == nil", New: "if err == nil",
 		Package: "./pkg/node/demand", Test: "TestDemand_NoController_AllPublishedUntilItWritesAgain",
 	},
 	{
@@ -407,8 +407,28 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a node withdraws its sample at once", File: "pkg/node/demand/demand.go",
-		Old: "case time.Now().Before(a.sampleEnd):", New: "case false:",
+		Old: "return sharing.EndingOnePlacement", New: "return out",
 		Package: "./pkg/node/demand", Test: "TestDemand_SampleNodesChange_OnlyTheyPublishTheOne",
+	},
+	{
+		Name: "a GPU withdraws its partitions at once when others serve", File: "pkg/node/demand/demand.go",
+		Old: "ending = ending || now.Before(a.ends[offer])", New: "ending = false && now.Before(a.ends[offer])",
+		Package: "./pkg/node/demand", Test: "TestDemand_GPUsAreNamed_OnlyTheyHavePartitionsAndShares",
+	},
+	{
+		Name: "all GPUs of a serving node have partitions", File: "pkg/wire/demand/demand.go",
+		Old: "if everywhere || !listed || what == Groups {", New: "if true || everywhere || !listed || what == Groups {",
+		Package: "./pkg/node/demand", Test: "TestDemand_GPUsAreNamed_OnlyTheyHavePartitionsAndShares",
+	},
+	{
+		Name: "a GPU with shares of claims stops serving", File: "pkg/cluster/demand/objects/holdings.go",
+		Old: "mark(d.PCIAddress, true, h.shared[d] > 0)", New: "mark(d.PCIAddress, true, false)",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
+	},
+	{
+		Name: "no further GPUs serve while a pod waits in vain", File: "pkg/wire/demand/gpus.go",
+		Old: "if now.Sub(s.exhausted) >= Grow {", New: "if false {",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
 	},
 	{
 		Name: "GPU seconds are charged with what is held now", File: "pkg/node/usage/usage.go",

@@ -33,6 +33,7 @@ type devices struct {
 	plain      bool   // eight devices without counters and shares
 	noMonitors bool   // as with the chart value kubeletPlugin.monitors.enabled: false
 	noSample   bool   // another node publishes a placement of each profile that no object asks for
+	serving    int    // of the last GPUs have the partitions and shares of the mixed cluster
 }
 
 // setting is a way to publish the GPUs of a cluster.
@@ -57,6 +58,9 @@ var (
 	// node to be free, so more nodes must have them.
 	cut    = devices{file: "publish: [{profiles: [1g.10gb, 3g.40gb], groups: None, shareable: GPUs}]"}
 	linked = devices{file: "publish: [{profiles: None, shareable: None}]", noMonitors: true}
+	// served are those partitions and shares on two GPUs of a node, as the controller has them. Free ones follow while claims
+	// take these.
+	served = devices{file: "publish: [{profiles: Auto, groups: None, monitors: Auto, shareable: Auto}]", noSample: true, serving: 2}
 )
 
 var settings = []setting{
@@ -75,6 +79,7 @@ var settings = []setting{
 	{name: "some-cut", devices: onlyGPUs, some: []part{{1, cut}}, workloads: []string{"whole", "1g", "3g", "share", "four", "extended", "mixed"}},
 	{name: "some-mixed", devices: onlyGPUs, some: []part{{1, cut}, {3, linked}},
 		workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended", "mixed"}},
+	{name: "some-gpus", devices: onlyGPUs, some: []part{{1, served}}, workloads: []string{"whole", "1g", "3g", "share", "four", "extended", "mixed"}},
 }
 
 // of returns the devices of a node. Each part is spread over the cluster.
@@ -115,7 +120,11 @@ func (d devices) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.Res
 		return nil, err
 	}
 	published := slicetest.Slices(scanned, node, parsed, func(o *resourceslices.Options) {
-		o.Sharing = sharing.Node{Name: node, Settings: parsed, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: d.noSample}}
+		demand := sharingtest.NoDemand{Elsewhere: d.noSample, Profiles: []string{"1g.10gb", "3g.40gb"}}
+		for _, g := range scanned.GPUs[len(scanned.GPUs)-d.serving:] {
+			demand.Serving = append(demand.Serving, g.PCIAddress)
+		}
+		o.Sharing = sharing.Node{Name: node, Settings: parsed, MPS: true, Demand: demand}
 	})
 	if d.noMonitors {
 		published = slices.DeleteFunc(published, func(slice *resourceapi.ResourceSlice) bool {

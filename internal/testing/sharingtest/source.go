@@ -5,6 +5,8 @@
 package sharingtest
 
 import (
+	"slices"
+
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
@@ -64,14 +66,20 @@ func (s Source) Shares(g gpu.GPU, profile string) sharing.Placements {
 	return s.SharesOf(g, profile)
 }
 
-// NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group, a monitor device or a share.
+// NoDemand is the Demand of a cluster in which no object asks for a MIG profile, a group, a monitor device or a share,
+// but for its serving GPUs.
 type NoDemand struct {
+	// Serving are the PCI addresses of GPUs that have all placements of these profiles, and shares.
+	Serving, Profiles []string
 	// Elsewhere means that another node publishes a placement of each profile.
 	Elsewhere bool
 }
 
 // Placements implements sharing.Demand.
-func (n NoDemand) Placements(string) sharing.Placements {
+func (n NoDemand) Placements(g gpu.GPU, profile string) sharing.Placements {
+	if slices.Contains(n.Profiles, profile) && slices.Contains(n.Serving, g.PCIAddress) {
+		return sharing.AllPlacements
+	}
 	if n.Elsewhere {
 		return sharing.LaterPlacements
 	}
@@ -85,4 +93,9 @@ func (NoDemand) Groups() sharing.Placements { return sharing.NoPlacement }
 func (NoDemand) Monitors() sharing.Placements { return sharing.OnePlacement }
 
 // Shares implements sharing.Demand.
-func (NoDemand) Shares() sharing.Placements { return sharing.LaterPlacements }
+func (n NoDemand) Shares(g gpu.GPU) sharing.Placements {
+	if slices.Contains(n.Serving, g.PCIAddress) {
+		return sharing.AllPlacements
+	}
+	return sharing.LaterPlacements
+}

@@ -69,13 +69,13 @@ var settingsFiles = func() map[string]string {
 // demand is a Demand with one answer for each kind.
 type demand struct{ placements, groups, monitors, shares sharing.Placements }
 
-func (d demand) Placements(string) sharing.Placements { return d.placements }
+func (d demand) Placements(gpu.GPU, string) sharing.Placements { return d.placements }
 
 func (d demand) Groups() sharing.Placements { return d.groups }
 
 func (d demand) Monitors() sharing.Placements { return d.monitors }
 
-func (d demand) Shares() sharing.Placements { return d.shares }
+func (d demand) Shares(gpu.GPU) sharing.Placements { return d.shares }
 
 var demands = func() map[string]sharing.Demand {
 	nothing := demand{sharing.LaterPlacements, sharing.NoPlacement, sharing.OnePlacement, sharing.LaterPlacements}

@@ -29,10 +29,10 @@ type Source interface {
 
 // Demand answers for the setting Auto.
 type Demand interface {
-	Placements(profile string) Placements
+	Placements(g gpu.GPU, profile string) Placements
 	Groups() Placements
 	Monitors() Placements
-	Shares() Placements
+	Shares(g gpu.GPU) Placements
 }
 
 // Node is a Source of fixed settings.
@@ -60,7 +60,7 @@ func (n Node) Placements(g gpu.GPU, profile string) Placements {
 	case p.all, len(p.profiles) > 0 && oneOf(p.profiles, profile), p.auto && n.Demand == nil:
 		return AllPlacements
 	case p.auto:
-		return n.Demand.Placements(profile)
+		return n.Demand.Placements(g, profile)
 	}
 	return NoPlacement
 }
@@ -80,7 +80,7 @@ func (n Node) Monitors(g gpu.GPU) Placements {
 // Shares implements Source. Devices with replicas are always shared: a claim without a capacity gets a share of them.
 func (n Node) Shares(g gpu.GPU, profile string) Placements {
 	auto := n.Settings.published(n.Name, g).autoShares && n.Policy(g, profile).Replicas < 2
-	return n.placements(!auto, auto, Demand.Shares)
+	return n.placements(!auto, auto, func(d Demand) Placements { return d.Shares(g) })
 }
 
 func (n Node) placements(all, auto bool, asked func(Demand) Placements) Placements {

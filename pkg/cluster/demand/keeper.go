@@ -192,9 +192,9 @@ func (k *Keeper) reconcile(ctx context.Context) (again time.Duration, err error)
 		published[what] = true
 	}
 	k.limit(len(pools), k.cluster.Server())
-	serving, grow := k.serving(last.Serving, published, everywhere, waiting, time.Now())
-	again = controller.Sooner(again, grow)
-	next, changed := demand.Next(last, asked, len(pools), samples, serving, time.Now())
+	choice, grow := k.serving(last, published, everywhere, samples, waiting, time.Now())
+	choice.Nodes, again = len(pools), controller.Sooner(again, grow)
+	next, changed := demand.Next(last, asked, choice, time.Now())
 	k.last = next
 	k.report()
 	if exists && err == nil && !changed {
@@ -213,7 +213,8 @@ func (k *Keeper) reconcile(ctx context.Context) (again time.Duration, err error)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap",
 		k.ConfigMap,
-		"asked", slices.Sorted(maps.Keys(next.Since)), "serving", next.Serving, "samples", next.Samples)
+		"asked", slices.Sorted(maps.Keys(next.Since)), "serving", next.Serving, "gpus", next.GPUs,
+		"samples", next.Samples)
 	return again, nil
 }
 

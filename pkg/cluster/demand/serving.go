@@ -24,6 +24,8 @@ import (
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/pkg/wire/demand"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
 )
@@ -36,6 +38,8 @@ type podKind struct {
 	asks      []objects.Ask
 	// tried means that the scheduler found no node for one of them.
 	tried bool
+	// devices is the number of devices that each of them asks for.
+	devices int
 	// key is equal for pods of one kind.
 	key string
 }
@@ -46,7 +50,7 @@ const manyKinds, manyNodes = 50, 50_000
 
 // podKinds returns the kinds of the pods that wait for claims without devices, or for resources. Those that the
 // scheduler could not place are first.
-func (k *Keeper) podKinds() []*podKind {
+func (k *Keeper) podKinds(classes selector.Resources) []*podKind {
 	all := map[string]*podKind{}
 	for _, pod := range read.All[*corev1.Pod](k.cluster.Pods.GetIndexer()) {
 		if !waiting.Waits(pod) {
@@ -54,7 +58,7 @@ func (k *Keeper) podKinds() []*podKind {
 		}
 		one := &podKind{pod: pod, tried: waiting.SaidOf(pod).Tried}
 		if waiting.ExtendedClaim(pod, k.cluster) == nil {
-			one.asks = objects.AsksOf(pod, k.Driver)
+			one.asks, one.devices = objects.AsksOf(pod, k.Driver), devicesOf(waiting.Requests(pod, classes))
 		}
 		for _, claim := range waiting.Made(pod, k.cluster) {
 			switch {
@@ -63,12 +67,13 @@ func (k *Keeper) podKinds() []*podKind {
 				one.allocated = append(one.allocated, claim)
 			default:
 				one.asks = append(one.asks, objects.AsksOf(claim, k.Driver)...)
+				one.devices += devicesOf(claim.Spec.Devices.Requests)
 			}
 		}
 		if len(one.asks) == 0 {
 			continue
 		}
-		one.key = fmt.Sprintf("%v %d", one.asks, waiting.NodesKey(pod))
+		one.key = fmt.Sprintf("%v %d %d", one.asks, one.devices, waiting.NodesKey(pod))
 		for _, c := range one.allocated {
 			one.key += " " + string(c.UID)
 		}
@@ -88,12 +93,20 @@ func (k *Keeper) podKinds() []*podKind {
 	})
 }
 
+// devicesOf returns the number of devices that requests ask for, of alternatives all.
+func devicesOf(requests []resourceapi.DeviceRequest) (n int) {
+	for r := range selector.Requests(requests) {
+		n += int(min(max(r.Count, 1), resourceapi.AllocationResultsMaxSize))
+	}
+	return n
+}
+
 // waiting returns the pods without a node, by what they wait for.
 func (k *Keeper) waiting(ctx context.Context, c objects.Cluster) map[string]demand.Waiting {
 	out := map[string]demand.Waiting{}
 	pools, classes := k.cluster.Possible(), selector.ResourcesOf(c.Classes)
 	most := min(manyKinds, max(manyNodes/max(len(pools), 1), 1))
-	for i, one := range k.podKinds() {
+	for i, one := range k.podKinds(classes) {
 		var admitted map[string]bool
 		if i < most {
 			admitted = k.admits(one, classes, pools)
@@ -102,7 +115,7 @@ func (k *Keeper) waiting(ctx context.Context, c objects.Cluster) map[string]dema
 			c.Asked = []objects.Ask{a}
 			for _, what := range c.Demand(k.selectors.Read) {
 				w := out[what]
-				w.Unscheduled = w.Unscheduled || one.tried
+				w.Unscheduled, w.Devices = w.Unscheduled || one.tried, max(w.Devices, one.devices)
 				if i < most {
 					if may := k.mayRun(ctx, admitted, what, c.Expressions(a), pools); len(may) < len(pools) {
 						w.Nodes = append(w.Nodes, may)
@@ -172,16 +185,18 @@ func (k *Keeper) couldMatch(ctx context.Context, p pool.Pool, what string, expre
 	return false
 }
 
-// serves has the profiles that a node can publish, demand.Groups and demand.Shares, and the PCI addresses of its whole
-// GPUs. open means that it has other GPUs too.
+// serves has the profiles that a node can publish, demand.Groups and demand.Shares, and its whole GPUs in the order in
+// which the scheduler tries them. open means that it has other GPUs too. groups has the PCI addresses of the members.
 type serves struct {
-	gpus, what map[string]bool
-	open       bool
+	gpus   []demand.GPU
+	what   map[string]bool
+	open   bool
+	groups map[gpu.Device][]string
 }
 
 func servesOf(p pool.Pool) serves {
-	out := serves{gpus: map[string]bool{}, what: map[string]bool{}}
-	var others []string
+	out := serves{what: map[string]bool{}, groups: map[gpu.Device][]string{}}
+	whole, others := map[string]bool{}, map[string]bool{}
 	for d, kind := range p.Devices() {
 		for _, what := range offers(d, kind) {
 			out.what[what] = true
@@ -190,13 +205,36 @@ func servesOf(p pool.Pool) serves {
 		switch {
 		case err != nil:
 		case kind.Type == gpu.KindGPU:
-			out.gpus[named.PCIAddress] = true
+			whole[named.PCIAddress] = true
+			out.gpus = append(out.gpus, demand.GPU{Address: named.PCIAddress,
+				Kind: cmp.Or(pool.Text(d, wire.MIGLayoutAttribute), kind.Product)})
 		case kind.Type == gpu.KindGroup:
+			out.groups[named], _, _ = pool.Needs(named, d)
 		default:
-			others = append(others, named.PCIAddress)
+			others[named.PCIAddress] = true
 		}
 	}
-	out.open = slices.ContainsFunc(others, func(address string) bool { return !out.gpus[address] })
+	for address := range others {
+		out.open = out.open || !whole[address]
+	}
+	return out
+}
+
+// of returns the GPUs of a node, with what claims hold of them. The caller holds k.mu.
+func (s serves) of(p pool.Pool, held *objects.Held) []demand.GPU {
+	out := slices.Clone(s.gpus)
+	held.Mark(out, s.groups)
+	for _, one := range p.Slices {
+		for _, u := range one.Unhealthy {
+			// A device whose shares end can be shared again.
+			if u.Taint.Key == wire.UnhealthyTaint && u.Taint.Value == string(resourceslices.NoDemand) {
+				continue
+			}
+			for i := range out {
+				out[i].Closed = out[i].Closed || gpu.NameOf(out[i].Address) == one.Shape.Spec.Devices[u.Device].Name
+			}
+		}
+	}
 	return out
 }
 
@@ -247,24 +285,28 @@ func offers(d resourceapi.Device, kind pool.Kind) (out []string) {
 	return out
 }
 
-// serving returns the serving nodes of each profile and of groups that nodes publish now, and the delay until the next
-// choice if nothing changes; 0: none. published are the ones of the last ConfigMap and the ones asked for now. All
-// nodes publish the ones in all, so these have no serving nodes.
+// serving returns the serving nodes of each profile and of groups that nodes publish now, their GPUs and those of the
+// sample nodes, and the delay until the next choice if nothing changes; 0: none. published are the ones of the last
+// ConfigMap and the ones asked for now. All nodes publish the ones in all, so these have no serving nodes.
 func (k *Keeper) serving(
-	last map[string][]string, published map[string]bool, all []string, waiting map[string]demand.Waiting, now time.Time,
-) (out map[string][]string, again time.Duration) {
-	out = map[string][]string{}
+	last demand.State, published map[string]bool, all, samples []string, waiting map[string]demand.Waiting,
+	now time.Time,
+) (out demand.State, again time.Duration) {
+	out = demand.State{Samples: samples, Serving: map[string][]string{}, GPUs: map[string][]string{}}
 	k.servers.Keep(published)
+	k.servers.Exhausted = false
 	cut := map[string]bool{}
-	for _, nodes := range last {
+	for _, nodes := range last.Serving {
 		for _, node := range nodes {
 			cut[node] = true
 		}
 	}
+	pools := k.cluster.Possible()
 	alike, abilities, nodes := map[[32]*pool.Shape]serves{}, map[string]serves{}, map[string]demand.Candidate{}
+	gpus := map[string][]demand.GPU{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, p := range k.cluster.Possible() {
+	for _, p := range pools {
 		shape, ok := p.Shape()
 		of, known := alike[shape]
 		if !known || !ok {
@@ -272,15 +314,17 @@ func (k *Keeper) serving(
 			alike[shape] = of
 		}
 		held := k.holdings.Of(p.Node)
-		full, partly := held.Count(of.gpus)
-		abilities[p.Node], nodes[p.Node] = of, demand.Candidate{
-			Node:    p.Node,
-			GPUs:    len(of.gpus),
-			Full:    full,
-			Partly:  partly,
-			Open:    of.open,
-			Changed: held.Changed(),
+		c := demand.Candidate{Node: p.Node, GPUs: len(of.gpus), Open: of.open, Changed: held.Changed()}
+		gpus[p.Node] = of.of(p, held)
+		for _, g := range gpus[p.Node] {
+			switch {
+			case g.Whole:
+				c.Full++
+			case g.Part:
+				c.Partly++
+			}
 		}
+		abilities[p.Node], nodes[p.Node] = of, c
 	}
 	for _, what := range slices.Sorted(maps.Keys(published)) {
 		if what == demand.Monitors || slices.Contains(all, what) {
@@ -296,9 +340,22 @@ func (k *Keeper) serving(
 		if waiting[what].Unscheduled {
 			again = demand.Grow
 		}
-		out[what] = k.servers.Choose(last[what], what, candidates, k.holdings.Holders(what), waiting[what], now)
-		for _, name := range out[what] {
+		out.Serving[what] = k.servers.Choose(
+			last.Serving[what], what, candidates, k.holdings.Holders(what), waiting[what], now)
+		for _, name := range out.Serving[what] {
 			cut[name] = true
+		}
+	}
+	free := k.servers.Free(out.Serving, nodes, waiting, now)
+	for _, name := range samples {
+		free[name] += 0 // Without a free one, it has its sample.
+	}
+	for name, n := range free {
+		before, listed := last.GPUs[name]
+		if of, known := gpus[name]; known {
+			out.GPUs[name] = demand.ServingGPUs(before, of, n, slices.Contains(samples, name))
+		} else if listed { // Its slices are missing, as while its kubelet starts.
+			out.GPUs[name] = before
 		}
 	}
 	return out, again

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/internal/testing/slicetest"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire"
 	"gpu-dra-driver/pkg/wire/demand"
 	"gpu-dra-driver/pkg/wire/schedulerfault"
@@ -95,6 +96,60 @@ func TestAskedKeeper_ProfileAskedFor_FewNodesServeUntilAPodWaits(t *testing.T) {
 		if want("no pod waits for an hour", 8); !slices.Contains(e.serving("1g.10gb"), "n39") {
 			t.Errorf("%q serve, but not the one with the claim", e.serving("1g.10gb"))
 		}
+	})
+}
+
+// TestAskedKeeper_ServingNode_TheLastFreeGPUsServe has GPUs that claims take and leave, one of which is cordoned.
+func TestAskedKeeper_ServingNode_TheLastFreeGPUsServe(t *testing.T) {
+	const node = "n00"
+	order := []string{"0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:61:00.0", "0000:9d:00.0", "0000:c3:00.0", "0000:d1:00.0", "0000:df:00.0"}
+	atAsked(t, autoNodes(t, 1), func(e *env, _ func()) {
+		want := func(when string, gpus ...int) {
+			t.Helper()
+			pass(soon)
+			state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int
+			for i, address := range order {
+				if slices.Contains(state.GPUs[node], address) {
+					got = append(got, i)
+				}
+			}
+			if !slices.Equal(got, gpus) || len(got) != len(state.GPUs[node]) {
+				t.Errorf("%s: the GPUs %v (%q) serve, want %v", when, got, state.GPUs[node], gpus)
+			}
+		}
+		device := func(i int) string { return gpu.NameOf(order[i]) }
+		want("nothing asks, and it is the sample node", 7)
+		e.Put(claimOf("c", smallest))
+		want("a claim asks", 6, 7)
+		e.Put(allocatedOn(claimOf("c", smallest), node, device(7)+"-mig-1g-10gb-0"))
+		want("a claim has a partition", 5, 6, 7)
+		e.Put(allocatedOn(claimOf("whole", h100Class), node, device(5)))
+		want("a claim has a GPU", 4, 6, 7)
+		e.Remove("resourceclaims", "ns/whole")
+		want("the GPU is free again", 4, 6, 7)
+		share := allocatedOn(claimOf("share", h100Class), node, device(0))
+		share.Status.Allocation.Devices.Results[0].ShareID = new(types.UID("u"))
+		e.Put(share)
+		want("a claim has a share", 0, 4, 6, 7)
+		e.Remove("resourceclaims", "ns/share")
+		five := claimOf("five", smallest)
+		five.Spec.Devices.Requests[0].Exactly.Count = 5
+		pod := unscheduledPod("p", "five")
+		pod.Status.Conditions = nil
+		e.Put(five)
+		e.Put(pod)
+		want("a pod asks for five", 0, 3, 4, 5, 6, 7)
+		e.Remove("pods", "ns/p")
+		e.Remove("resourceclaims", "ns/five")
+		want("it is gone", 5, 6, 7)
+		e.Put(unscheduledPod("p", "c2"))
+		e.Put(claimOf("c2", smallest))
+		pass(2 * demand.Grow)
+		want("a pod waits in vain", 0, 1, 2, 3, 4, 5, 6, 7)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // grid knows all placements of a model's MIG profiles by one published placement of each. Nodes with the setting Auto
@@ -67,16 +68,19 @@ func (p Pool) grids() map[string]*grid {
 	return all
 }
 
-// OnDemand reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a
-// node publishes one of a profile that no object asks for.
+// OnDemand reports whether the pool has fewer placements of a MIG profile than its GPUs have. With the setting Auto a
+// node publishes one of a profile that no object asks for, and those of others on some of its GPUs.
 func (p Pool) OnDemand() bool {
-	published := map[Kind]int{}
-	for _, kind := range p.Devices() {
+	published, gpus := map[Kind]int{}, map[string]int{}
+	for d, kind := range p.Devices() {
 		published[kind]++
+		if kind.Type == gpu.KindGPU && Text(d, wire.MIGLayoutAttribute) != "" {
+			gpus[kind.Product]++
+		}
 	}
-	for _, g := range p.grids() {
+	for model, g := range p.grids() {
 		for kind, need := range g.profiles {
-			if published[kind] < len(g.starts(need)) {
+			if published[kind] < len(g.starts(need))*max(gpus[model], 1) {
 				return true
 			}
 		}

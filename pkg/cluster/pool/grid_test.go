@@ -14,10 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/seedtest"
+	"gpu-dra-driver/internal/testing/sharingtest"
 	"gpu-dra-driver/internal/testing/slicetest"
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // TestCount_OnePlacementOfEachProfile_SameCapacity compares nodes that publish one placement of most profiles, and no
@@ -38,6 +40,17 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 			delete(profiles, "")
 			if every.OnDemand() {
 				t.Error("a node that publishes all devices counts as one that does not")
+			}
+			last := scanned.GPUs[len(scanned.GPUs)-1].PCIAddress
+			if serving := poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", sharing.Settings{}, func(o *resourceslices.Options) {
+				o.Sharing = sharingtest.Source{PlacementsOf: func(g gpu.GPU, _ string) sharing.Placements {
+					if g.PCIAddress == last {
+						return sharing.AllPlacements
+					}
+					return sharing.LaterPlacements
+				}}
+			})); !serving.OnDemand() {
+				t.Error("a node of which one GPU has all partitions counts as one that publishes all devices")
 			}
 			random := rand.New(rand.NewPCG(seedtest.Base(t), uint64(len(board))))
 			for range seedtest.Count(20) {

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire/demand"
 )
 
@@ -48,6 +48,10 @@ const (
 	// share of one node. A claim waits for one of them only.
 	maxDelay     = time.Second
 	delayPerNode = 2 * time.Millisecond
+	// maxDelayOfAll and delayPerNodeOfAll are the same where each node writes about ten slices: all devices appear
+	// without a controller, and end after its return. An API server then has about 500 writes a second.
+	maxDelayOfAll     = 2 * time.Minute
+	delayPerNodeOfAll = 20 * time.Millisecond
 )
 
 // Demand follows the ConfigMap with the devices that the cluster asks for: MIG profiles, groups, monitor devices. The
@@ -63,19 +67,17 @@ type Demand struct {
 	mu sync.Mutex
 	// asked has what this node publishes. It is nil until the first ConfigMap was read. Until freshEnd the node then
 	// publishes as if no object asks for anything.
-	asked    map[string]time.Time
+	asked    map[demand.Offer]bool
 	freshEnd time.Time
 	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
-	ends   map[string]time.Time
+	ends   map[demand.Offer]time.Time
 	allEnd time.Time
-	// sample means that the node publishes a placement of each profile that no object asks for. sampleEnd is when these
-	// are withdrawn on a node that was a sample node.
-	sample    bool
-	sampleEnd time.Time
 	// written is the controller's time of the last ConfigMap, seen the node's time of it. alone means that no
 	// controller runs.
 	written, seen time.Time
 	alone         bool
+	// nodes is the number of nodes in it.
+	nodes int
 	// lastError is reported once.
 	lastError string
 }
@@ -93,13 +95,13 @@ func New(
 		node:      node,
 		reports:   reports,
 		changed:   changed,
-		ends:      map[string]time.Time{},
+		ends:      map[demand.Offer]time.Time{},
 		seen:      time.Now(),
 	}
 	switch found, err := a.get(ctx); {
 	case err == nil:
 		a.set(found)
-		a.allEnd, a.sampleEnd = time.Time{}, time.Time{}
+		a.allEnd = time.Time{} // The last run of the plugin withdrew them.
 		// The node does not start the time again with each restart.
 		if !a.written.IsZero() && a.written.Before(a.seen) {
 			a.seen = a.written
@@ -135,49 +137,63 @@ func (a *Demand) get(ctx context.Context) (*corev1.ConfigMap, error) {
 	return a.client.CoreV1().ConfigMaps(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
 }
 
-// Placements answers for profiles with the setting Auto.
-func (a *Demand) Placements(profile string) sharing.Placements {
+// Placements answers for profiles of a GPU with the setting Auto.
+func (a *Demand) Placements(g gpu.GPU, profile string) sharing.Placements {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch out := a.placements(profile, sharing.OnePlacement); {
-	case a.sample || out == sharing.AllPlacements:
+	switch out := a.placements(profile, g, sharing.LaterPlacements); out {
+	case sharing.LaterPlacements:
+		switch a.placements(demand.Samples, g, sharing.LaterPlacements) {
+		case sharing.AllPlacements:
+			return sharing.OnePlacement
+		case sharing.EndingPlacements:
+			return sharing.EndingOnePlacement
+		}
 		return out
-	case out == sharing.EndingPlacements:
+	case sharing.EndingPlacements:
+		if a.placements(demand.Samples, g, sharing.LaterPlacements) == sharing.AllPlacements {
+			return out
+		}
 		return sharing.EndingAllPlacements
-	case time.Now().Before(a.sampleEnd):
-		return sharing.EndingOnePlacement
+	default:
+		return out
 	}
-	return sharing.LaterPlacements
 }
 
 // Groups answers for groups with the setting Auto.
 func (a *Demand) Groups() sharing.Placements {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.placements(demand.Groups, sharing.NoPlacement)
+	return a.placements(demand.Groups, gpu.GPU{}, sharing.NoPlacement)
 }
 
 // Monitors answers for monitor devices with the setting Auto.
 func (a *Demand) Monitors() sharing.Placements {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.placements(demand.Monitors, sharing.OnePlacement)
+	return a.placements(demand.Monitors, gpu.GPU{}, sharing.OnePlacement)
 }
 
-// Shares answers for shares with the setting Auto.
-func (a *Demand) Shares() sharing.Placements {
+// Shares answers for shares of a GPU with the setting Auto.
+func (a *Demand) Shares(g gpu.GPU) sharing.Placements {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.placements(demand.Shares, sharing.LaterPlacements)
+	return a.placements(demand.Shares, g, sharing.LaterPlacements)
 }
 
 // placements returns least for devices that no object asks for. The caller holds a.mu.
-func (a *Demand) placements(what string, least sharing.Placements) sharing.Placements {
-	_, asked := a.asked[what]
-	switch now := time.Now(); {
-	case asked, a.asked == nil && !now.Before(a.freshEnd), a.alone:
+func (a *Demand) placements(what string, g gpu.GPU, least sharing.Placements) sharing.Placements {
+	now, ending := time.Now(), false
+	for offer := range demand.OffersFor(what, g) {
+		if a.asked[offer] {
+			return sharing.AllPlacements
+		}
+		ending = ending || now.Before(a.ends[offer])
+	}
+	switch {
+	case a.asked == nil && !now.Before(a.freshEnd), a.alone:
 		return sharing.AllPlacements
-	case now.Before(a.ends[what]), now.Before(a.allEnd):
+	case ending, now.Before(a.allEnd):
 		return sharing.EndingPlacements
 	}
 	return least
@@ -190,8 +206,8 @@ func (a *Demand) Run(ctx context.Context) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.name).String()
 		})
 	set := func(o any) {
-		if found, ok := o.(*corev1.ConfigMap); ok && found.Name == a.name && a.set(found) {
-			time.AfterFunc(a.delay(found), a.changed.Fire)
+		if found, ok := o.(*corev1.ConfigMap); ok && found.Name == a.name {
+			a.follow(found)
 		}
 	}
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // It fails only after the end.
@@ -201,11 +217,14 @@ func (a *Demand) Run(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// delay spreads the writes of the cluster's nodes. It is always the same for a node in a cluster of one size.
-func (a *Demand) delay(found *corev1.ConfigMap) time.Duration {
-	state, _ := demand.Decode(found.Data) // set read it.
+// delay spreads the writes of the cluster's nodes: those of some devices, or of all devices. It is always the same for
+// a node in a cluster of one size. The caller holds a.mu.
+func (a *Demand) delay(all bool) time.Duration {
+	limit := min(maxDelay, time.Duration(a.nodes)*delayPerNode)
+	if all {
+		limit = min(maxDelayOfAll, time.Duration(a.nodes)*delayPerNodeOfAll)
+	}
 	hash := sha256.Sum256([]byte(a.node)) // Names of nodes often differ in a digit only.
-	limit := min(maxDelay, time.Duration(state.Nodes)*delayPerNode)
 	return time.Duration(float64(limit) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
 }
 
@@ -222,12 +241,12 @@ func (a *Demand) checkAlone(ctx context.Context) {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return
 	}
-	if err == nil && a.set(found) {
-		a.changed.Fire()
+	if err == nil {
+		a.follow(found)
 	}
 	a.mu.Lock()
 	a.alone = time.Since(a.seen) >= aloneAfter
-	alone := a.alone
+	alone, delay := a.alone, a.delay(true)
 	a.mu.Unlock()
 	if alone {
 		a.reports.Report(&claimerror.Error{
@@ -236,12 +255,19 @@ func (a *Demand) checkAlone(ctx context.Context) {
 				a.name, aloneAfter),
 			Remedy: "the node publishes all devices until the controller writes again; check the controller's pods",
 		})
-		a.changed.Fire()
+		time.AfterFunc(delay, a.changed.Fire)
 	}
 }
 
-// set reports whether the devices changed. Those that leave end later.
-func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
+// follow takes the devices of a ConfigMap, and fires changed if they changed.
+func (a *Demand) follow(found *corev1.ConfigMap) {
+	if delay, changed := a.set(found); changed {
+		time.AfterFunc(delay, a.changed.Fire)
+	}
+}
+
+// set reports whether the devices changed, and when the node is to write them. Those that leave end later.
+func (a *Demand) set(found *corev1.ConfigMap) (delay time.Duration, changed bool) {
 	state, err := demand.Decode(found.Data)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,35 +282,31 @@ func (a *Demand) set(found *corev1.ConfigMap) (changed bool) {
 					"it again",
 			})
 		}
-		return false
+		return 0, false
 	}
-	a.lastError = ""
+	a.lastError, a.nodes = "", state.Nodes
 	returned := false
 	if state.Written.IsZero() || !state.Written.Equal(a.written) {
 		a.written, a.seen = state.Written, time.Now()
 		returned, a.alone = a.alone, false
 	}
-	same := func(time.Time, time.Time) bool { return true }
-	sample := state.Samples == nil || slices.Contains(state.Samples, a.node)
-	asked := state.AskedOf(a.node)
-	if a.asked != nil && !returned && maps.EqualFunc(a.asked, asked, same) && sample == a.sample {
-		return false
+	asked := state.OffersOf(a.node)
+	if a.asked != nil && !returned && maps.Equal(a.asked, asked) {
+		return 0, false
 	}
-	maps.DeleteFunc(a.ends, func(_ string, end time.Time) bool { return !time.Now().Before(end) })
-	end := time.Now().Add(endingFor)
-	if a.sample && !sample {
-		a.sampleEnd = end
-	}
-	a.sample = sample
-	if a.asked == nil && !time.Now().Before(a.freshEnd) || returned {
+	all := a.asked == nil && !time.Now().Before(a.freshEnd) || returned
+	delay = a.delay(all)
+	maps.DeleteFunc(a.ends, func(_ demand.Offer, end time.Time) bool { return !time.Now().Before(end) })
+	end := time.Now().Add(delay + endingFor)
+	if all {
 		a.allEnd = end
 	}
-	for what := range a.asked {
-		if _, stays := asked[what]; !stays {
-			a.ends[what] = end
+	for offer := range a.asked {
+		if !asked[offer] {
+			a.ends[offer] = end
 		}
 	}
 	a.asked = asked
-	time.AfterFunc(endingFor+a.delay(found), a.changed.Fire)
-	return true
+	time.AfterFunc(delay+endingFor, a.changed.Fire)
+	return delay, true
 }

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/sharing"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/wire/demand"
 )
 
@@ -95,7 +96,7 @@ func (n *askedNode) pass(d time.Duration) {
 
 func (n *askedNode) want(when string, small, large sharing.Placements, changes int) {
 	n.t.Helper()
-	if a, b := n.Placements("1g.10gb"), n.Placements("3g.40gb"); a != small || b != large || n.changes != changes {
+	if a, b := n.Placements(gpu.GPU{}, "1g.10gb"), n.Placements(gpu.GPU{}, "3g.40gb"); a != small || b != large || n.changes != changes {
 		n.t.Errorf("%s: placements %v and %v, want %v and %v; %d changes, want %d", when, a, b, small, large, n.changes, changes)
 	}
 }
@@ -131,7 +132,7 @@ func TestDemand_FreshNode_WaitsForTheFirstConfigMap(t *testing.T) {
 		n.pass(freshFor / 2)
 		n.write(configMap("1g.10gb"))
 		n.want("first ConfigMap", all, one, 1)
-		if shares := n.Shares(); shares != later {
+		if shares := n.Shares(gpu.GPU{}); shares != later {
 			t.Errorf("shares: %v", shares)
 		}
 	})
@@ -151,7 +152,7 @@ func TestDemand_SlicesUnreadable_AllPublished(t *testing.T) {
 			return true, nil, errors.New("the API server is busy")
 		})
 		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
-		if got := a.Placements("1g.10gb"); got != all {
+		if got := a.Placements(gpu.GPU{}, "1g.10gb"); got != all {
 			t.Errorf("the placements are %v, want all", got)
 		}
 	})
@@ -235,11 +236,11 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 		time.Sleep(aloneAfter)
 		client := fake.NewClientset(old)
 		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
-		if got := a.Placements("3g.40gb"); got != one {
+		if got := a.Placements(gpu.GPU{}, "3g.40gb"); got != one {
 			t.Errorf("before the check: %v", got)
 		}
 		a.checkAlone(t.Context())
-		if got := a.Placements("3g.40gb"); got != all {
+		if got := a.Placements(gpu.GPU{}, "3g.40gb"); got != all {
 			t.Errorf("%v", got)
 		}
 	})
@@ -325,24 +326,99 @@ func TestDemand_NoController_NodeWithoutSamplePublishesAll(t *testing.T) {
 	})
 }
 
-// TestDelay_ManyNodes_SpreadOverASecond counts the nodes that write in each tenth of the time.
-func TestDelay_ManyNodes_SpreadOverASecond(t *testing.T) {
-	for nodes, limit := range map[int]time.Duration{1: 2 * time.Millisecond, 100: 200 * time.Millisecond, 500: time.Second, 5000: time.Second} {
-		found := configMap()
-		found.Data = demand.Encode(demand.State{Nodes: nodes})
-		tenths := [10]int{}
-		for i := range nodes {
-			a := &Demand{node: fmt.Sprintf("gpu-node-%d", i)}
-			delay := a.delay(found)
-			if delay != a.delay(found) || delay < 0 || delay >= limit {
-				t.Fatalf("%s of %d nodes: %v", a.node, nodes, delay)
+// TestDelay_ManyNodes_Spread counts the nodes that write in each tenth of the time.
+func TestDelay_ManyNodes_Spread(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		for nodes, limit := range map[int]time.Duration{1: 2 * time.Millisecond, 100: 200 * time.Millisecond, 500: time.Second, 10000: time.Second} {
+			if all {
+				limit = min(time.Duration(nodes)*20*time.Millisecond, 2*time.Minute)
 			}
-			tenths[10*delay/limit]++
-		}
-		if most := slices.Max(tenths[:]); nodes >= 500 && most > nodes/5 {
-			t.Errorf("%d of %d nodes write in a tenth of %v: %v", most, nodes, limit, tenths)
+			tenths := [10]int{}
+			for i := range nodes {
+				a := &Demand{node: fmt.Sprintf("gpu-node-%d", i), nodes: nodes}
+				delay := a.delay(all)
+				if delay != a.delay(all) || delay < 0 || delay >= limit {
+					t.Fatalf("%s of %d nodes: %v", a.node, nodes, delay)
+				}
+				tenths[10*delay/limit]++
+			}
+			if most := slices.Max(tenths[:]); nodes >= 500 && most > nodes/5 {
+				t.Errorf("%d of %d nodes write in a tenth of %v: %v", most, nodes, limit, tenths)
+			}
 		}
 	}
+}
+
+// TestDemand_ControllerOfManyNodesReturns_WritesAreSpread has a node of 5,000: without a controller each publishes all
+// devices, and after its return each withdraws them.
+func TestDemand_ControllerOfManyNodesReturns_WritesAreSpread(t *testing.T) {
+	many := func() *corev1.ConfigMap {
+		c := configMap("1g.10gb")
+		c.Data["nodes"] = "5000"
+		return c
+	}
+	atAsked(t, []runtime.Object{many()}, func(n *askedNode) {
+		delay := n.delay(true)
+		if delay < 10*time.Second {
+			t.Fatalf("the node writes after %v, which shows nothing", delay)
+		}
+		n.pass(aloneAfter + 5*time.Second)
+		n.want("no controller, before the node's turn", all, all, 1)
+		n.pass(time.Minute + delay)
+		n.want("no controller", all, all, 2)
+		n.write(many())
+		n.want("a controller again, before the node's turn", all, ending, 2)
+		n.pass(delay + endingFor - time.Second)
+		n.want("after the node's turn", all, ending, 3)
+		n.pass(time.Second)
+		n.want("after the end", all, one, 4)
+	})
+}
+
+// TestDemand_GPUsAreNamed_OnlyTheyHavePartitionsAndShares has the GPUs a and b, and one in MIG mode.
+func TestDemand_GPUsAreNamed_OnlyTheyHavePartitionsAndShares(t *testing.T) {
+	const a, b = "0000:1b:00.0", "0000:43:00.0"
+	cut := gpu.GPU{PCIAddress: "0000:52:00.0", MIG: gpu.MIG{Enabled: true}}
+	serving := func(gpus ...string) *corev1.ConfigMap {
+		state, _ := demand.Decode(configMap("1g.10gb", "2g.20gb", demand.Shares, demand.Groups).Data)
+		state.Samples = []string{"n1"}
+		state.Serving = map[string][]string{"1g.10gb": {"n1"}, demand.Shares: {"n1"}, demand.Groups: {"n1"}}
+		if gpus != nil {
+			state.GPUs = map[string][]string{"n1": gpus, "n2": {}}
+		}
+		c := configMap()
+		c.Data = demand.Encode(state)
+		return c
+	}
+	atAsked(t, []runtime.Object{serving(b)}, func(n *askedNode) {
+		want := func(when string, onA, onB [4]sharing.Placements) {
+			t.Helper()
+			of := func(g gpu.GPU) [4]sharing.Placements {
+				return [4]sharing.Placements{n.Placements(g, "1g.10gb"), n.Placements(g, "2g.20gb"), n.Placements(g, "3g.40gb"), n.Shares(g)}
+			}
+			if got := of(gpu.GPU{PCIAddress: a}); got != onA {
+				t.Errorf("%s: the first GPU has %v, want %v", when, got, onA)
+			}
+			if got := of(gpu.GPU{PCIAddress: b}); got != onB {
+				t.Errorf("%s: the second GPU has %v, want %v", when, got, onB)
+			}
+			if got := of(cut); got != [4]sharing.Placements{all, all, one, all} || n.Groups() != all {
+				t.Errorf("%s: the GPU in MIG mode has %v, and groups are %v", when, got, n.Groups())
+			}
+		}
+		// All nodes publish 2g.20gb, on all GPUs.
+		plain, serves := [4]sharing.Placements{later, all, later, later}, [4]sharing.Placements{all, all, one, all}
+		want("at the start", plain, serves)
+		n.write(serving(a))
+		want("the other GPU", serves, [4]sharing.Placements{endingAll, all, endingOne, ending})
+		n.pass(endingFor)
+		want("the other GPU, after the end", serves, plain)
+		n.write(serving())
+		want("an earlier controller", serves, serves)
+		n.write(serving([]string{}...))
+		n.write(serving(a, b))
+		want("both", serves, serves)
+	})
 }
 
 func TestDemand_FirstConfigMapUnreadable_AllPublished(t *testing.T) {
@@ -362,7 +438,7 @@ func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
 			return true, nil, errors.New("connection refused")
 		})
 		a := New(t.Context(), client, "gpu.nvidia.com", "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
-		if got := a.Placements("1g.10gb"); got != all {
+		if got := a.Placements(gpu.GPU{}, "1g.10gb"); got != all {
 			t.Errorf("%v", got)
 		}
 	})

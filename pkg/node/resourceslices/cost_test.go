@@ -44,12 +44,22 @@ var settings = []struct{ name, file string }{
 	{"Auto and 1g.10gb, not shareable", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]"},
 	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
 	{"Auto, groups too", "publish: [{profiles: Auto, groups: Auto, monitors: Auto}]"},
-	{"the default: Auto for all", "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]"},
+	{"the default: Auto for all", autoForAll},
 	{"Auto, groups too, not shareable", "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]"},
 	{"Auto and 1g.10gb, groups Auto, not shareable", "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
 	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
 	{"GPUs only, not shareable", "publish: [{profiles: None, groups: None, shareable: None}]"},
+}
+
+const autoForAll = "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]"
+
+// lastGPUs returns the PCI addresses of the last GPUs, which claims of whole GPUs use last.
+func lastGPUs(board gpu.Snapshot, n int) (out []string) {
+	for _, g := range board.GPUs[len(board.GPUs)-n:] {
+		out = append(out, g.PCIAddress)
+	}
+	return out
 }
 
 // plainNode is a node of eight devices without counters, groups, shares and monitors.
@@ -214,6 +224,10 @@ func BenchmarkSchedulingCost(b *testing.B) {
 				row("no sample, "+o.name, func() *scheduler { return newScheduler(b, board, elsewhere(b, o.file)) }, false)
 			}
 		}
+		for _, n := range []int{2, 8} {
+			serving := lastGPUs(board, n)
+			row(fmt.Sprintf("%d serving GPUs, the default", n), func() *scheduler { return newScheduler(b, board, elsewhere(b, autoForAll, serving...)) }, n == 8)
+		}
 		row("plain", func() *scheduler { return plainNode(b, snapshot(b, "hgx-h100", 8)) }, false)
 	}
 }
@@ -230,11 +244,15 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 		"publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                             {[]float64{300, 780, 1720}, nil},
 		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto}]":                  {[]float64{250, 730, 1000}, nil},
 		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: None}]": {[]float64{150, 185, 60}, nil},
-		"no sample, publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]": {[]float64{150, 185, 60}, nil},
+		"no sample, " + autoForAll:                                                              {[]float64{150, 185, 60}, nil},
+		"two GPUs serve, " + autoForAll:                                                         {[]float64{240, 250, 1700}, nil},
+		"eight GPUs serve, " + autoForAll:                                                       {[]float64{390, 870, 6500}, []float64{1280, 7000, 12400}},
 	} {
-		o := parsed(t, strings.TrimPrefix(file, "no sample, "))
-		if strings.HasPrefix(file, "no sample, ") {
-			o = elsewhere(t, strings.TrimPrefix(file, "no sample, "))
+		serving := map[string]int{"no sample, ": 0, "two GPUs serve, ": 2, "eight GPUs serve, ": 8}
+		at := strings.Index(file, "publish")
+		o := parsed(t, file[max(at, 0):])
+		if n, ok := serving[file[:max(at, 0)]]; ok {
+			o = elsewhere(t, file[at:], lastGPUs(board, n)...)
 		}
 		wholes, smallest := costs(func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, (*scheduler).objects)
 		for what, c := range map[string]struct{ objects, budget []float64 }{

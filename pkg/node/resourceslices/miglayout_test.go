@@ -19,13 +19,15 @@ import (
 )
 
 // elsewhere is parsed for a node that publishes no placement of profiles that no object asks for.
-func elsewhere(t testing.TB, file string) resourceslices.Options {
+func elsewhere(t testing.TB, file string, serving ...string) resourceslices.Options {
 	t.Helper()
 	s, _, err := sharing.Parse([]byte(file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return withSharing(sharing.Node{Name: "n1", Settings: s, MPS: true, Demand: sharingtest.NoDemand{Elsewhere: true}})
+	return withSharing(sharing.Node{Name: "n1", Settings: s, MPS: true, Demand: sharingtest.NoDemand{
+		Elsewhere: true, Serving: serving, Profiles: []string{"1g.10gb"},
+	}})
 }
 
 // layoutsOf returns the migLayout of each whole GPU.

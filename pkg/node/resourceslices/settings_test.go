@@ -155,11 +155,11 @@ func TestBuild_SettingsChangeUnderClaims_NeverOverlap(t *testing.T) {
 			given := 0
 			for range seedtest.Count(300) {
 				if r.IntN(3) == 0 { // The settings change, and the node publishes again.
-					of := parsed
-					if r.IntN(3) == 0 {
-						of = elsewhere
+					file := files[r.IntN(len(files))]
+					o := parsed(t, file)
+					if r.IntN(2) == 0 {
+						o = elsewhere(t, file, lastGPUs(snapshot, r.IntN(len(snapshot.GPUs)+1))...)
 					}
-					o := of(t, files[r.IntN(len(files))])
 					for _, d := range prepared {
 						o.Held = append(o.Held, heldBy(t, m, d)...)
 					}

@@ -25,7 +25,7 @@ type sharesAs struct {
 	shares sharing.Placements
 }
 
-func (d sharesAs) Shares() sharing.Placements { return d.shares }
+func (d sharesAs) Shares(gpu.GPU) sharing.Placements { return d.shares }
 
 func sharesOf(t testing.TB, s gpu.Snapshot, file string, shares sharing.Placements, change ...func(*resourceslices.Options)) map[string]resourceapi.Device {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,11 +22,12 @@ import (
 )
 
 // Groups stands for NVLink groups of all sizes, Monitors for monitor devices, and Shares for shares of GPUs and
-// partitions, beside the names of MIG profiles.
+// partitions, beside the names of MIG profiles. Samples stands for a placement of each profile that no object asks for.
 const (
 	Groups   = "nvlink"
 	Monitors = "monitor"
 	Shares   = "share"
+	Samples  = "sample"
 )
 
 const (
@@ -39,8 +41,8 @@ const (
 
 // The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most renewInterval before an
 // object last asked for it. The keys of kinds have such a time each. Others are the time of the last write and the
-// number of nodes with GPUs. The last two are a JSON list of the sample nodes, and a JSON object with lists of the
-// serving nodes.
+// number of nodes with GPUs. The last three are a JSON list of the sample nodes, and JSON objects with lists of the
+// serving nodes and of their GPUs.
 const (
 	Key         = "profiles"
 	groupsKey   = "groups"
@@ -50,6 +52,7 @@ const (
 	nodesKey    = "nodes"
 	samplesKey  = "samples"
 	servingKey  = "serving"
+	gpusKey     = "gpus"
 )
 
 // kinds are the keys of devices that have no profile.
@@ -67,8 +70,11 @@ const (
 	MaxSamples = 200
 	// MaxServing is the number of serving nodes of a profile or of Groups. More than that are all nodes.
 	MaxServing = 500
-	// maxServing is the size of all names of serving nodes. A ConfigMap has 1 MiB at most, and each node reads it.
+	// maxServing is the size of all names of serving nodes, and of all names of their GPUs. A ConfigMap has 1 MiB at
+	// most, and each node reads it.
 	maxServing = 128 << 10
+	// maxGPUs is more than a node has.
+	maxGPUs = 64
 )
 
 // State is the content of the ConfigMap.
@@ -86,25 +92,57 @@ type State struct {
 	// Serving are the nodes that publish a profile, Groups or Shares, sorted. All nodes publish what is not in it:
 	// earlier versions do not know it.
 	Serving map[string][]string
+	// GPUs are the PCI addresses of the GPUs that have the partitions and shares of a serving node or sample node,
+	// sorted. On a node that is not in it, all GPUs do: earlier versions do not know it.
+	GPUs map[string][]string
 }
 
-// AskedOf has the times of the devices that a node publishes.
-func (s State) AskedOf(node string) map[string]time.Time {
-	out := maps.Clone(s.Since)
-	maps.DeleteFunc(out, func(what string, _ time.Time) bool {
-		nodes, some := s.Serving[what]
-		return some && !slices.Contains(nodes, node)
-	})
+// Offer is a profile, Groups, Monitors, Shares or Samples on the GPU with a PCI address, on those whose MIG mode is on
+// for inMIGMode, or on all GPUs of a node without an address.
+type Offer struct{ What, GPU string }
+
+// inMIGMode stands for the GPUs whose MIG mode is on: an administrator cut them, or claims have partitions of them. A
+// claim cannot get all of them, so nothing is saved by plain devices.
+const inMIGMode = "mig"
+
+// OffersFor has the offers of which one makes a node publish a device of a GPU.
+func OffersFor(what string, g gpu.GPU) iter.Seq[Offer] {
+	return func(yield func(Offer) bool) {
+		_ = yield(Offer{What: what}) && (!g.MIG.Enabled || yield(Offer{what, inMIGMode})) &&
+			(g.PCIAddress == "" || yield(Offer{what, g.PCIAddress}))
+	}
+}
+
+// OffersOf returns what a node publishes.
+func (s State) OffersOf(node string) map[Offer]bool {
+	out := map[Offer]bool{}
+	gpus, listed := s.GPUs[node]
+	add := func(what string, everywhere bool) {
+		if everywhere || !listed || what == Groups {
+			out[Offer{What: what}] = true
+			return
+		}
+		for _, address := range append(slices.Clone(gpus), inMIGMode) {
+			out[Offer{what, address}] = true
+		}
+	}
+	for what := range s.Since {
+		if nodes, some := s.Serving[what]; !some || slices.Contains(nodes, node) {
+			add(what, !some)
+		}
+	}
+	if s.Samples == nil || slices.Contains(s.Samples, node) {
+		add(Samples, false)
+	}
 	return out
 }
 
-// Next returns the state after the last one, with the devices that are asked for now, the number of nodes, the sample
-// nodes and the serving nodes. It leaves out serving nodes of devices that are not published, and too many of them.
-// changed means that it must be written.
-func Next(
-	last State, asked []string, nodes int, samples []string, serving map[string][]string, now time.Time,
-) (next State, changed bool) {
-	next = State{Since: maps.Clone(last.Since), Written: last.Written, Nodes: nodes, Samples: samples}
+// Next returns the state after the last one, with the devices that are asked for now, and the choice of nodes and GPUs.
+// It leaves out serving nodes of devices that are not published, and too many of them. changed means that it must be
+// written.
+func Next(last State, asked []string, choice State, now time.Time) (next State, changed bool) {
+	next = choice
+	next.Since, next.Written = maps.Clone(last.Since), last.Written
 	if next.Since == nil {
 		next.Since = map[string]time.Time{}
 	}
@@ -119,9 +157,13 @@ func Next(
 	maps.DeleteFunc(next.Since, func(_ string, since time.Time) bool {
 		return now.Sub(since) >= retention+renewInterval || since.After(now)
 	})
-	next.Serving = bounded(serving, next.Since)
+	next.Serving = bounded(choice.Serving, next.Since)
+	if text, _ := json.Marshal(next.GPUs); len(text) > maxServing {
+		next.GPUs = nil
+	}
 	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) ||
-		!maps.EqualFunc(last.Serving, next.Serving, slices.Equal) || now.Sub(last.Written) >= Beat ||
+		!maps.EqualFunc(last.Serving, next.Serving, slices.Equal) ||
+		!maps.EqualFunc(last.GPUs, next.GPUs, slices.Equal) || now.Sub(last.Written) >= Beat ||
 		last.Written.After(now) ||
 		!slices.Equal(last.Samples, next.Samples) || (last.Samples == nil) != (next.Samples == nil)
 	if changed {
@@ -178,6 +220,10 @@ func Encode(s State) map[string]string {
 	if len(s.Serving) > 0 {
 		text, _ := json.Marshal(s.Serving)
 		data[servingKey] = string(text)
+	}
+	if len(s.GPUs) > 0 {
+		text, _ := json.Marshal(s.GPUs)
+		data[gpusKey] = string(text)
 	}
 	return data
 }
@@ -247,6 +293,11 @@ func Decode(data map[string]string) (State, error) {
 			return State{}, err
 		}
 	}
+	if text, known := data[gpusKey]; known {
+		if out.GPUs, err = parseGPUs(text); err != nil {
+			return State{}, err
+		}
+	}
 	return out, nil
 }
 
@@ -265,6 +316,23 @@ func parseServing(text string) (serving map[string][]string, err error) {
 		slices.Sort(nodes)
 	}
 	return serving, nil
+}
+
+func parseGPUs(text string) (gpus map[string][]string, err error) {
+	switch {
+	case len(text) > 2*maxServing:
+		return nil, fmt.Errorf("%s has %d bytes, but the limit is %d", gpusKey, len(text), 2*maxServing)
+	case json.Unmarshal([]byte(text), &gpus) != nil || gpus == nil:
+		return nil, fmt.Errorf("%s: %.50q is not a JSON object of lists of PCI addresses", gpusKey, text)
+	}
+	for node, addresses := range gpus {
+		if len(addresses) > maxGPUs {
+			return nil, fmt.Errorf("%s: the node %.50q has %d GPUs, but the limit is %d", gpusKey, node,
+				len(addresses), maxGPUs)
+		}
+		slices.Sort(addresses)
+	}
+	return gpus, nil
 }
 
 func parseSamples(text string) (nodes []string, err error) {

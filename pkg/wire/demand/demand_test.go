@@ -24,7 +24,7 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 		if minute < 100 || minute >= 150 {
 			asked = append(asked, Groups)
 		}
-		next, changed := Next(last, asked, 3, nil, nil, start.Add(time.Duration(minute)*time.Minute))
+		next, changed := Next(last, asked, State{Nodes: 3}, start.Add(time.Duration(minute)*time.Minute))
 		if changed {
 			writes++
 		}
@@ -49,11 +49,11 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 func TestNext_TimeInTheFuture_IsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	later := now.Add(time.Hour)
-	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, nil, nil, now)
+	next, changed := Next(State{Since: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, State{Nodes: 1}, now)
 	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Since, want) || next.Written != now {
 		t.Errorf("%v, %v", next, changed)
 	}
-	if _, changed := Next(next, nil, 2, nil, nil, now.Add(time.Second)); changed {
+	if _, changed := Next(next, nil, State{Nodes: 2}, now.Add(time.Second)); changed {
 		t.Error("a node more is a reason to write")
 	}
 }
@@ -100,7 +100,7 @@ func TestDecode_EarlierVersion_UnknownKindsAreAskedFor(t *testing.T) {
 		if asked := slices.Sorted(maps.Keys(got.Since)); err != nil || !slices.Equal(asked, c.want) {
 			t.Errorf("%v: %v asked for, %v, want %v", c.data, asked, err, c.want)
 		}
-		if next, _ := Next(got, nil, 1, nil, nil, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
+		if next, _ := Next(got, nil, State{Nodes: 1}, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Since) != 1 {
 			t.Errorf("%v, want the profile", next.Since)
 		}
 	}
@@ -113,7 +113,7 @@ func TestNext_SampleNodes_AreWrittenWhenTheyChange(t *testing.T) {
 		samples []string
 		changed bool
 	}{{[]string{}, true}, {[]string{}, false}, {[]string{"n2"}, true}, {[]string{"n2"}, false}, {[]string{"n1", "n2"}, true}, {nil, true}, {nil, false}} {
-		next, changed := Next(last, nil, 2, c.samples, nil, now)
+		next, changed := Next(last, nil, State{Nodes: 2, Samples: c.samples}, now)
 		read, err := Decode(Encode(next))
 		if err != nil || changed != c.changed || !slices.Equal(read.Samples, c.samples) || (read.Samples == nil) != (c.samples == nil) {
 			t.Errorf("%v: changed %v, read %#v, %v", c.samples, changed, read.Samples, err)
@@ -161,7 +161,7 @@ func TestNext_ServingNodes_AreWrittenWhenTheyChangeAndBounded(t *testing.T) {
 		{"too many", map[string][]string{"1g.10gb": nodes(MaxServing+1, 63), Groups: {"n2"}}, []string{Groups}, true},
 		{"too long", map[string][]string{"1g.10gb": nodes(MaxServing, 253), Groups: nodes(MaxServing-1, 253)}, []string{Groups}, true},
 	} {
-		next, changed := Next(last, nil, 2, nil, c.serving, now)
+		next, changed := Next(last, nil, State{Nodes: 2, Serving: c.serving}, now)
 		read, err := Decode(Encode(next))
 		if got := slices.Sorted(maps.Keys(read.Serving)); err != nil || changed != c.changed || !slices.Equal(got, c.want) ||
 			!maps.EqualFunc(read.Serving, next.Serving, slices.Equal) {
@@ -171,18 +171,69 @@ func TestNext_ServingNodes_AreWrittenWhenTheyChangeAndBounded(t *testing.T) {
 	}
 }
 
-func TestAskedOf_ServingNodes_OthersPublishTheRest(t *testing.T) {
+func TestOffersOf_ServingNodesAndGPUs_OthersPublishTheRest(t *testing.T) {
 	s := State{
 		Since:   map[string]time.Time{"1g.10gb": {}, "2g.20gb": {}, Groups: {}, Monitors: {}},
-		Serving: map[string][]string{"1g.10gb": {"n1", "n2"}, Groups: {}},
+		Serving: map[string][]string{"1g.10gb": {"n1", "n2"}, Groups: {"n2"}},
+		Samples: []string{"n1", "n3"},
+		GPUs:    map[string][]string{"n2": {"a"}, "n3": {}},
 	}
-	for node, want := range map[string][]string{"n1": {"1g.10gb", "2g.20gb", Monitors}, "n3": {"2g.20gb", Monitors}} {
-		if got := slices.Sorted(maps.Keys(s.AskedOf(node))); !slices.Equal(got, want) {
-			t.Errorf("%s publishes %q, want %q", node, got, want)
+	for node, want := range map[string][]Offer{
+		"n1": {{"1g.10gb", ""}, {"2g.20gb", ""}, {Monitors, ""}, {Samples, ""}},
+		"n2": {{"1g.10gb", "a"}, {"1g.10gb", inMIGMode}, {"2g.20gb", ""}, {Groups, ""}, {Monitors, ""}},
+		"n3": {{"2g.20gb", ""}, {Monitors, ""}, {Samples, inMIGMode}},
+		"n4": {{"2g.20gb", ""}, {Monitors, ""}},
+	} {
+		got := s.OffersOf(node)
+		for _, o := range want {
+			if !got[o] {
+				t.Errorf("%s does not publish %v", node, o)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s publishes %v, want %v", node, got, want)
 		}
 	}
 	if len(s.Since) != 4 {
 		t.Error("the state has changed")
+	}
+}
+
+func TestNext_GPUs_AreWrittenWhenTheyChangeAndBounded(t *testing.T) {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	last := State{Since: map[string]time.Time{}, Written: now}
+	many := map[string][]string{}
+	for i := range 1000 {
+		many[fmt.Sprintf("node-%d", i)] = slices.Repeat([]string{"0000:1b:00.0"}, 9)
+	}
+	for _, c := range []struct {
+		name string
+		gpus map[string][]string
+		want int
+	}{
+		{"one", map[string][]string{"n1": {"a"}}, 1}, {"none of a node", map[string][]string{"n1": {}}, 1}, {"too long", many, 0},
+	} {
+		next, changed := Next(last, nil, State{GPUs: c.gpus}, now)
+		read, err := Decode(Encode(next))
+		if err != nil || !changed || len(read.GPUs) != c.want || !maps.EqualFunc(read.GPUs, next.GPUs, slices.Equal) {
+			t.Errorf("%s: changed %v, %d nodes, %v", c.name, changed, len(read.GPUs), err)
+		}
+		if last = next; c.want > 0 {
+			if _, changed := Next(last, nil, State{GPUs: c.gpus}, now); changed {
+				t.Errorf("%s: the same GPUs are a reason to write", c.name)
+			}
+		}
+	}
+}
+
+func TestDecode_BadGPUs_ReturnsError(t *testing.T) {
+	many := `{"n1": ["a"` + strings.Repeat(`,"a"`, maxGPUs) + `]}`
+	for _, text := range []string{"", "null", `["n1"]`, `{"n1": "a"}`, many, strings.Repeat(" ", 2*maxServing+1)} {
+		data := Encode(State{Since: map[string]time.Time{}, Written: time.Now()})
+		data[gpusKey] = text
+		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), gpusKey) {
+			t.Errorf("%.50q: %v", text, err)
+		}
 	}
 }
 
@@ -200,11 +251,12 @@ func FuzzDecode(f *testing.F) {
 	full := Encode(State{
 		Since: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0), Monitors: time.Unix(2e9, 0), Shares: time.Unix(1e9, 0)},
 		Nodes: 9, Samples: []string{"n1"}, Serving: map[string][]string{"1g.10gb": {"n1"}, Groups: {}, Shares: {"n2"}},
+		GPUs: map[string][]string{"n1": {"0000:1b:00.0"}, "n2": {}},
 	})
-	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey], full[servingKey], full[sharesKey])
-	f.Add(`{}`, "", "", "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples, serving, shares string) {
-		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, sharesKey: shares, writtenKey: written, nodesKey: nodes, samplesKey: samples, servingKey: serving}
+	f.Add(full[Key], full[groupsKey], full[monitorsKey], full[writtenKey], full[nodesKey], full[samplesKey], full[servingKey], full[sharesKey], full[gpusKey])
+	f.Add(`{}`, "", "", "", "", "", "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, monitors, written, nodes, samples, serving, shares, gpus string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, monitorsKey: monitors, sharesKey: shares, writtenKey: written, nodesKey: nodes, samplesKey: samples, servingKey: serving, gpusKey: gpus}
 		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
 		is, err := Decode(data)
 		if err != nil {
@@ -213,7 +265,7 @@ func FuzzDecode(f *testing.F) {
 		again, err := Decode(Encode(is))
 		same := func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }
 		if err != nil || !maps.EqualFunc(is.Since, again.Since, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes || !slices.Equal(is.Samples, again.Samples) ||
-			!maps.EqualFunc(is.Serving, again.Serving, slices.Equal) {
+			!maps.EqualFunc(is.Serving, again.Serving, slices.Equal) || !maps.EqualFunc(is.GPUs, again.GPUs, slices.Equal) {
 			t.Errorf("%q: %v became %v (%v)", data, is, again, err)
 		}
 		if slices.Contains(slices.Collect(maps.Keys(is.Since)), "") {

@@ -54,6 +54,8 @@ func (c Candidate) reserve(what string) bool { return c.free() > 0 && c.has(what
 type Waiting struct {
 	// Unscheduled means that the scheduler could not place one of them.
 	Unscheduled bool
+	// Devices is the largest number of devices that one of them asks for.
+	Devices int
 	// Nodes has the nodes on which pods of each kind may run by all but the devices, as far as known.
 	Nodes []map[string]bool
 }
@@ -64,10 +66,14 @@ type Waiting struct {
 type Serving struct {
 	// Most is the largest number of nodes with counters that a choice leads to, apart from holders; 0: no limit.
 	Most int
-	// Limited means that a choice since it was set to false was smaller because of Most, while a pod waited.
-	Limited bool
+	// Limited means that a choice since it was set to false was smaller because of Most, while a pod waited. Exhausted
+	// means that a pod waited for partitions or shares, and no further node could serve.
+	Limited, Exhausted bool
 
 	of map[string]*served
+	// free is the last result of Free; exhausted is since when a pod waits in vain, and waited when one last did.
+	free              int
+	exhausted, waited time.Time
 }
 
 type served struct {
@@ -140,6 +146,7 @@ func (s *Serving) Choose(
 			reserve--
 		}
 	}
+	s.Exhausted = s.Exhausted || waiting.Unscheduled && what != Groups && (len(others) == 0 || left <= 0)
 	more := 0
 	if waiting.Unscheduled && now.Sub(o.grown) >= Grow {
 		more = min(max((growthFactor-1)*len(o.nodes), 1), len(others))

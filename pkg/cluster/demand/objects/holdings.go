@@ -24,9 +24,10 @@ type Holdings struct {
 
 // Held has the devices of a node that claims hold.
 type Held struct {
-	// devices counts the claims of each device, and what the partitions of each profile, the groups and the shares.
-	devices map[gpu.Device]int
-	what    map[string]int
+	// devices counts the claims of each device, shared the shares of it, and what the partitions of each profile, the
+	// groups and the shares.
+	devices, shared map[gpu.Device]int
+	what            map[string]int
 	// changed is the number of the last change.
 	changed int
 }
@@ -85,12 +86,15 @@ func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driv
 		node := wire.NodeOf(r.Pool)
 		of := h.nodes[node]
 		if of == nil {
-			of = &Held{devices: map[gpu.Device]int{}, what: map[string]int{}}
+			of = &Held{devices: map[gpu.Device]int{}, shared: map[gpu.Device]int{}, what: map[string]int{}}
 			h.nodes[node] = of
 		}
 		h.changes++
 		of.changed = h.changes
 		count(of.devices, device, n)
+		if r.ShareID != nil {
+			count(of.shared, device, n)
+		}
 		for _, what := range held {
 			count(of.what, what, n)
 		}
@@ -129,23 +133,28 @@ func (h *Held) Changed() int {
 	return h.changed
 }
 
-// Count returns the number of these GPUs, by PCI address, of which no part is free, and of those of which a part is
-// held. A group holds its GPUs.
-func (h *Held) Count(gpus map[string]bool) (full, partly int) {
+// Mark says of GPUs what claims hold of them. members are the PCI addresses of the GPUs of groups.
+func (h *Held) Mark(gpus []demand.GPU, members map[gpu.Device][]string) {
 	if h == nil {
-		return 0, 0
+		return
 	}
-	cut := map[string]bool{}
-	for d := range h.devices {
-		switch {
-		case !gpus[d.PCIAddress]:
-		case d.Kind == gpu.KindGPU:
-			full++
-		case d.Kind == gpu.KindGroup:
-			full += d.Size
-		default:
-			cut[d.PCIAddress] = true
+	mark := func(address string, whole, part bool) {
+		for i := range gpus {
+			if g := &gpus[i]; g.Address == address {
+				g.Whole, g.Part = g.Whole || whole, g.Part || part
+			}
 		}
 	}
-	return full, len(cut)
+	for d := range h.devices {
+		switch d.Kind {
+		case gpu.KindGPU:
+			mark(d.PCIAddress, true, h.shared[d] > 0)
+		case gpu.KindGroup:
+			for _, address := range members[d] {
+				mark(address, true, false)
+			}
+		default:
+			mark(d.PCIAddress, false, true)
+		}
+	}
 }

@@ -1,0 +1,101 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// leastFree is the number of free GPUs of a node and a kind that have partitions and shares. A claim gets the first one
+// while the node publishes the next.
+const leastFree = 2
+
+// GPU is a GPU with a whole device.
+type GPU struct {
+	// Address is the PCI address.
+	Address string
+	// Kind is equal for GPUs that have the same partitions and shares.
+	Kind string
+	// Whole means that claims hold all of it, Part that a claim holds a partition or a share. Both can be true: each
+	// claim of a shareable GPU has a share.
+	Whole, Part bool
+	// Closed means that it has a device taint.
+	Closed bool
+}
+
+// ServingGPUs returns the GPUs that have the partitions and shares of a node: those of which claims hold a part, and as
+// many free ones of each kind, first those of the last choice. all is in the order in which the scheduler tries them,
+// so claims of whole GPUs use the last ones last. A sample node has one of each kind in any case. The result is sorted,
+// and Decode accepts it, also if a node invents GPUs.
+func ServingGPUs(last []string, all []GPU, free int, sample bool) []string {
+	out, count, parts := []string{}, map[string]int{}, map[string]int{}
+	for _, g := range all {
+		if g.Part {
+			out = append(out, g.Address)
+			parts[g.Kind]++
+		}
+	}
+	add := func(most int, fits func(GPU) bool) {
+		for _, g := range slices.Backward(all) {
+			if count[g.Kind] < most && fits(g) && !slices.Contains(out, g.Address) {
+				out = append(out, g.Address)
+				count[g.Kind]++
+			}
+		}
+	}
+	stays := func(g GPU) bool { return slices.Contains(last, g.Address) }
+	add(free, func(g GPU) bool { return !g.Whole && !g.Closed && stays(g) })
+	add(free, func(g GPU) bool { return !g.Whole && !g.Closed })
+	add(free, func(g GPU) bool { return !g.Whole })
+	if sample {
+		add(1, func(g GPU) bool { return parts[g.Kind] == 0 && stays(g) })
+		add(1, func(g GPU) bool { return parts[g.Kind] == 0 })
+	}
+	out = out[:min(len(out), maxGPUs)]
+	slices.Sort(out)
+	return out
+}
+
+// Free returns how many free GPUs of a kind each serving node has with partitions and shares. Some nodes have as many
+// as a pod asks for devices, because these can need a GPU each. While a pod waits although each node with room serves,
+// all nodes have more, in the end all of their GPUs: the pod can need a certain one.
+func (s *Serving) Free(
+	serving map[string][]string, nodes map[string]Candidate, waiting map[string]Waiting, now time.Time,
+) map[string]int {
+	switch {
+	case !s.Exhausted:
+		s.exhausted = time.Time{}
+		if now.Sub(s.waited) >= retention {
+			s.free = 0
+		}
+	case s.exhausted.IsZero():
+		s.exhausted, s.waited = now, now
+	default:
+		s.waited = now
+		if now.Sub(s.exhausted) >= Grow {
+			s.free, s.exhausted = min(s.free*growthFactor, maxGPUs), now
+		}
+	}
+	s.free = max(s.free, leastFree)
+	out := map[string]int{}
+	for what, names := range serving {
+		if what == Groups {
+			continue
+		}
+		w := waiting[what]
+		mostFree := slices.SortedFunc(slices.Values(names), func(a, b string) int {
+			return cmp.Or(first(w.some(a))-first(w.some(b)), nodes[b].free()-nodes[a].free(), strings.Compare(a, b))
+		})
+		for i, name := range mostFree {
+			out[name] = max(out[name], s.free)
+			if i < leastReserve {
+				out[name] = max(out[name], min(w.Devices, maxGPUs))
+			}
+		}
+	}
+	return out
+}
