@@ -285,9 +285,9 @@ func offers(d resourceapi.Device, kind pool.Kind) (out []string) {
 	return out
 }
 
-// serving returns the serving nodes of each profile and of groups that nodes publish now, their GPUs and those of the
-// sample nodes, and the delay until the next choice if nothing changes; 0: none. published are the ones of the last
-// ConfigMap and the ones asked for now. All nodes publish the ones in all, so these have no serving nodes.
+// serving returns the serving nodes of each profile and of groups that nodes publish now, and the GPUs of serving and
+// sample nodes. again is the delay until the next choice if nothing changes; 0: none. published are the ones of the
+// last ConfigMap and the ones asked for now. All nodes publish the ones in all, so these have no serving nodes.
 func (k *Keeper) serving(
 	last demand.State, published map[string]bool, all, samples []string, waiting map[string]demand.Waiting,
 	now time.Time,

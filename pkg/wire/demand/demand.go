@@ -97,8 +97,8 @@ type State struct {
 	GPUs map[string][]string
 }
 
-// Offer is a profile, Groups, Monitors, Shares or Samples on the GPU with a PCI address, on those whose MIG mode is on
-// for inMIGMode, or on all GPUs of a node without an address.
+// Offer is a profile, Groups, Monitors, Shares or Samples on the GPU with a PCI address. With inMIGMode it is on the
+// GPUs whose MIG mode is on, and without an address on all GPUs of a node.
 type Offer struct{ What, GPU string }
 
 // inMIGMode stands for the GPUs whose MIG mode is on: an administrator cut them, or claims have partitions of them. A

@@ -27,33 +27,32 @@ type GPU struct {
 	Closed bool
 }
 
-// ServingGPUs returns the GPUs that have the partitions and shares of a node: those of which claims hold a part, and as
-// many free ones of each kind, first those of the last choice. all is in the order in which the scheduler tries them,
-// so claims of whole GPUs use the last ones last. A sample node has one of each kind in any case. The result is sorted,
-// and Decode accepts it, also if a node invents GPUs.
+// ServingGPUs returns the GPUs that have the partitions and shares of a node. These are the ones of which claims hold a
+// part, and free ones of each kind, first the ones of the last choice. all is in the order in which the scheduler tries
+// them, so claims of whole GPUs use the last ones last. A sample node has one of each kind in any case. The result is
+// sorted, and Decode accepts it, also if a node invents GPUs.
 func ServingGPUs(last []string, all []GPU, free int, sample bool) []string {
-	out, count, parts := []string{}, map[string]int{}, map[string]int{}
-	for _, g := range all {
-		if g.Part {
-			out = append(out, g.Address)
-			parts[g.Kind]++
+	out, count := []string{}, map[string]int{}
+	sorted := slices.Clone(all)
+	slices.Reverse(sorted)
+	stays := func(g GPU) int { return first(slices.Contains(last, g.Address)) }
+	slices.SortStableFunc(sorted, func(a, b GPU) int {
+		return cmp.Or(first(a.Part)-first(b.Part), first(!a.Whole)-first(!b.Whole), first(!a.Closed)-first(!b.Closed),
+			stays(a)-stays(b))
+	})
+	for _, g := range sorted {
+		n, serves := count[g.Kind]
+		switch {
+		case g.Part:
+			count[g.Kind] = n
+		case !g.Whole && n < free:
+			count[g.Kind]++
+		case sample && !serves:
+			count[g.Kind] = free
+		default:
+			continue
 		}
-	}
-	add := func(most int, fits func(GPU) bool) {
-		for _, g := range slices.Backward(all) {
-			if count[g.Kind] < most && fits(g) && !slices.Contains(out, g.Address) {
-				out = append(out, g.Address)
-				count[g.Kind]++
-			}
-		}
-	}
-	stays := func(g GPU) bool { return slices.Contains(last, g.Address) }
-	add(free, func(g GPU) bool { return !g.Whole && !g.Closed && stays(g) })
-	add(free, func(g GPU) bool { return !g.Whole && !g.Closed })
-	add(free, func(g GPU) bool { return !g.Whole })
-	if sample {
-		add(1, func(g GPU) bool { return parts[g.Kind] == 0 && stays(g) })
-		add(1, func(g GPU) bool { return parts[g.Kind] == 0 })
+		out = append(out, g.Address)
 	}
 	out = out[:min(len(out), maxGPUs)]
 	slices.Sort(out)

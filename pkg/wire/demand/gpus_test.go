@@ -16,7 +16,7 @@ import (
 
 func TestServingGPUs_Uses_ChooseTheLastFreeOnes(t *testing.T) {
 	for name, c := range map[string]struct {
-		// gpus has a letter a GPU: free, whole, part, share, closed; after a space one of another kind.
+		// Each GPU is a letter: free, whole, part, share, closed. After a space they are of another kind.
 		gpus, last string
 		free       int
 		sample     bool
