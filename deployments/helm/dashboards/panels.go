@@ -254,9 +254,9 @@ var dashboards = []dashboard{
 			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Idle GPUs"}}, queries: []query{
 				{"sort_desc(topk(10, " + idle("claim_namespace, claim", `{claim_namespace=~"$namespace"}`) + " > 0))", ""},
 			}},
-		{title: "GPU hours of claims", unit: plain, kind: table, description: "Of claims that exist.",
+		{title: "GPU hours of claims", unit: plain, kind: table, description: "In the time range.",
 			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"model", "Model"}, {"Value", "GPU hours"}}, queries: []query{
-				{`sort_desc(sum by (claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}) / 3600)`, ""},
+				{`sort_desc(sum by (claim_namespace, claim, model) (increase(gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__range])) / 3600)`, ""},
 			}},
 		{title: "Utilization of pods' devices", unit: percent, description: highestOnly + " A share beside others shows the whole device, and none of a partition.", queries: []query{
 			{highest(`max by (namespace, pod, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"})`), "{{namespace}}/{{pod}} {{device}}"},
@@ -347,9 +347,9 @@ var dashboards = []dashboard{
 		{title: "Cost in the time range, by namespace", unit: money, kind: table, columns: []column{{"claim_namespace", "Namespace"}, {"Value", "Cost"}}, queries: []query{
 			{`sort_desc(sum by (claim_namespace) (sum by (cluster, claim_namespace, model) (increase(gpu_dra_namespace_allocated_gpu_seconds_total[$__range])) / 3600` + price + `))`, ""},
 		}},
-		{title: "Most expensive claims", unit: money, description: "The first 10 of those that exist.", kind: table,
-			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Cost so far"}}, queries: []query{
-				{`sort_desc(topk(10, sum by (claim_namespace, claim) (sum by (cluster, claim_namespace, claim, model) (gpu_dra_claim_allocated_gpu_seconds_total) / 3600` + price + `)))`, ""},
+		{title: "Most expensive claims", unit: money, description: "The first 10 in the time range.", kind: table,
+			columns: []column{{"claim_namespace", "Namespace"}, {"claim", "Claim"}, {"Value", "Cost"}}, queries: []query{
+				{`sort_desc(topk(10, sum by (claim_namespace, claim) (sum by (cluster, claim_namespace, claim, model) (increase(gpu_dra_claim_allocated_gpu_seconds_total[$__range])) / 3600` + price + `)))`, ""},
 			}},
 		{title: "Held GPUs without a process", unit: plain, description: highestOnly, queries: []query{
 			{highest(`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) * (1 - rate(gpu_dra_claim_occupied_seconds_total[$__rate_interval])))`), "{{claim_namespace}}"},
