@@ -426,8 +426,28 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
 	},
 	{
+		Name: "free GPUs stop serving at once", File: "pkg/wire/demand/gpus.go",
+		Old: "(n < free || !shrink &&", New: "(n < free || false &&",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
+	},
+	{
+		Name: "no GPU serves while the slice of GPUs is written", File: "pkg/cluster/demand/serving.go",
+		Old: "case known && (whole[name] || !listed):", New: "case known:",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
+	},
+	{
+		Name: "a claim with admin access uses a GPU", File: "pkg/cluster/demand/objects/holdings.go",
+		Old: "|| ptr.Deref(r.AdminAccess, false) {", New: "|| false && ptr.Deref(r.AdminAccess, false) {",
+		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
+	},
+	{
+		Name: "the MIG mode that claims need makes a GPU serve", File: "pkg/node/resourceslices/entries.go",
+		Old: "g.MIG.Enabled && !b.o.Switched[g.PCIAddress]", New: "g.MIG.Enabled",
+		Package: built, Test: "TestBuild_MIGMode_SettingsSeeTheAdministrators",
+	},
+	{
 		Name: "no further GPUs serve while a pod waits in vain", File: "pkg/wire/demand/gpus.go",
-		Old: "if now.Sub(s.exhausted) >= Grow {", New: "if false {",
+		Old: "case s.Exhausted && now.Sub(s.exhausted) >= Grow:", New: "case false:",
 		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
 	},
 	{

@@ -16,7 +16,7 @@ type Source interface {
 	// for a device with claims that share it. standing is their strategy, if known.
 	Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (Offer, bool)
 	// Placements says which placements of a MIG profile to publish to new claims. External partitions are always
-	// published.
+	// published. The MIG mode of the GPU is on only if an administrator switched it on; so it is with Shares.
 	Placements(g gpu.GPU, profile string) Placements
 	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none.
 	Groups(g gpu.GPU) Placements
@@ -27,7 +27,7 @@ type Source interface {
 	Shares(g gpu.GPU, profile string) Placements
 }
 
-// Demand answers for the setting Auto.
+// Demand answers for the setting Auto. The MIG mode of its GPUs is on only if an administrator switched it on.
 type Demand interface {
 	Placements(g gpu.GPU, profile string) Placements
 	Groups() Placements

@@ -230,8 +230,9 @@ func (s serves) of(p pool.Pool, held *objects.Held) []demand.GPU {
 			if u.Taint.Key == wire.UnhealthyTaint && u.Taint.Value == string(resourceslices.NoDemand) {
 				continue
 			}
+			named, err := gpu.ParseName(one.Shape.Spec.Devices[u.Device].Name)
 			for i := range out {
-				out[i].Closed = out[i].Closed || gpu.NameOf(out[i].Address) == one.Shape.Spec.Devices[u.Device].Name
+				out[i].Closed = out[i].Closed || err == nil && out[i].Address == named.PCIAddress
 			}
 		}
 	}
@@ -303,7 +304,7 @@ func (k *Keeper) serving(
 	}
 	pools := k.cluster.Possible()
 	alike, abilities, nodes := map[[32]*pool.Shape]serves{}, map[string]serves{}, map[string]demand.Candidate{}
-	gpus := map[string][]demand.GPU{}
+	gpus, whole := map[string][]demand.GPU{}, map[string]bool{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range pools {
@@ -315,7 +316,7 @@ func (k *Keeper) serving(
 		}
 		held := k.holdings.Of(p.Node)
 		c := demand.Candidate{Node: p.Node, GPUs: len(of.gpus), Open: of.open, Changed: held.Changed()}
-		gpus[p.Node] = of.of(p, held)
+		gpus[p.Node], whole[p.Node] = of.of(p, held), p.Whole
 		for _, g := range gpus[p.Node] {
 			switch {
 			case g.Whole:
@@ -346,15 +347,16 @@ func (k *Keeper) serving(
 			cut[name] = true
 		}
 	}
-	free := k.servers.Free(out.Serving, nodes, waiting, now)
+	free, shrink := k.servers.Free(out.Serving, nodes, waiting, now)
 	for _, name := range samples {
 		free[name] += 0 // Without a free one, it has its sample.
 	}
 	for name, n := range free {
 		before, listed := last.GPUs[name]
-		if of, known := gpus[name]; known {
-			out.GPUs[name] = demand.ServingGPUs(before, of, n, slices.Contains(samples, name))
-		} else if listed { // Its slices are missing, as while its kubelet starts.
+		switch of, known := gpus[name]; {
+		case known && (whole[name] || !listed):
+			out.GPUs[name] = demand.ServingGPUs(before, of, n, shrink, slices.Contains(samples, name))
+		case listed: // Slices are missing, as while its kubelet starts or its plugin writes.
 			out.GPUs[name] = before
 		}
 	}

@@ -103,7 +103,13 @@ func TestAskedKeeper_ProfileAskedFor_FewNodesServeUntilAPodWaits(t *testing.T) {
 func TestAskedKeeper_ServingNode_TheLastFreeGPUsServe(t *testing.T) {
 	const node = "n00"
 	order := []string{"0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:61:00.0", "0000:9d:00.0", "0000:c3:00.0", "0000:d1:00.0", "0000:df:00.0"}
-	atAsked(t, autoNodes(t, 1), func(e *env, _ func()) {
+	objects, firstSlice := autoNodes(t, 1), ""
+	for _, o := range objects {
+		if s, ok := o.(*resourceapi.ResourceSlice); ok && slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return d.Name == gpu.NameOf(order[0]) }) {
+			firstSlice = s.Name
+		}
+	}
+	atAsked(t, objects, func(e *env, restart func()) {
 		want := func(when string, gpus ...int) {
 			t.Helper()
 			pass(soon)
@@ -145,11 +151,23 @@ func TestAskedKeeper_ServingNode_TheLastFreeGPUsServe(t *testing.T) {
 		want("a pod asks for five", 0, 3, 4, 5, 6, 7)
 		e.Remove("pods", "ns/p")
 		e.Remove("resourceclaims", "ns/five")
-		want("it is gone", 5, 6, 7)
+		want("it is gone", 0, 3, 4, 5, 6, 7)
+		admin := allocatedOn(claimOf("admin", h100Class), node, device(6))
+		admin.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
+		e.Put(admin)
+		pass(11 * time.Minute)
+		want("it is gone for a while, and an administrator has a GPU too", 5, 6, 7)
+		sliceOfWholes := get[resourceapi.ResourceSlice](e, "resourceslices", firstSlice)
+		e.Remove("resourceslices", firstSlice)
+		want("the slice of GPUs is missing", 5, 6, 7)
+		e.Put(sliceOfWholes)
+		want("the slice is back", 5, 6, 7)
 		e.Put(unscheduledPod("p", "c2"))
 		e.Put(claimOf("c2", smallest))
 		pass(2 * demand.Grow)
 		want("a pod waits in vain", 0, 1, 2, 3, 4, 5, 6, 7)
+		restart()
+		want("a new leader", 0, 1, 2, 3, 4, 5, 6, 7)
 	})
 }
 

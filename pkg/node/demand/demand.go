@@ -184,7 +184,11 @@ func (a *Demand) Shares(g gpu.GPU) sharing.Placements {
 // placements returns least for devices that no object asks for. The caller holds a.mu.
 func (a *Demand) placements(what string, g gpu.GPU, least sharing.Placements) sharing.Placements {
 	now, ending := time.Now(), false
-	for offer := range demand.OffersFor(what, g) {
+	offers := []demand.Offer{{What: what}, {What: what, GPU: g.PCIAddress}}
+	if g.MIG.Enabled {
+		offers = append(offers, demand.Offer{What: what, GPU: demand.InMIGMode})
+	}
+	for _, offer := range offers {
 		if a.asked[offer] {
 			return sharing.AllPlacements
 		}

@@ -187,7 +187,7 @@ func (b *builder) offer(s *attributeSource) State {
 	o, ok := b.o.Sharing.Offer(s.gpu, s.device.Profile, standing)
 	asked := sharing.AllPlacements
 	if b.o.Taints && !share {
-		asked = b.o.Sharing.Shares(s.gpu, s.device.Profile)
+		asked = b.o.Sharing.Shares(b.administered(s.gpu), s.device.Profile)
 	}
 	switch {
 	case !b.o.SharedDevices || !ok:

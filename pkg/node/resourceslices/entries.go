@@ -132,7 +132,7 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 			Start:      choice.Placement.Start,
 		}}
 		if b.o.Sharing != nil {
-			e.placements = b.o.Sharing.Placements(g.gpu, choice.Profile.Name)
+			e.placements = b.o.Sharing.Placements(b.administered(g.gpu), choice.Profile.Name)
 		}
 		e.exclude(m.partitions, m.why)
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
@@ -154,6 +154,13 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		out = append(out, e)
 	}
 	return out
+}
+
+// administered returns the GPU in the MIG mode that an administrator chose: what claims change must not end an offer
+// without a taint before.
+func (b *builder) administered(g gpu.GPU) gpu.GPU {
+	g.MIG.Enabled = g.MIG.Enabled && !b.o.Switched[g.PCIAddress]
+	return g
 }
 
 // excludeStuck excludes the devices that overlap stuck partitions, or need their engines.

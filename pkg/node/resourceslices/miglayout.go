@@ -123,7 +123,7 @@ func (b *builder) layoutName(g gpuState) string {
 	for _, choice := range geometry.order {
 		name := choice.Profile.Name
 		if slices.ContainsFunc(entries, func(e deviceEntry) bool { return e.profile.Name == name }) ||
-			b.o.Sharing != nil && b.o.Sharing.Placements(g.gpu, name) == sharing.NoPlacement {
+			b.o.Sharing != nil && b.o.Sharing.Placements(b.administered(g.gpu), name) == sharing.NoPlacement {
 			continue
 		}
 		entries = append(entries, deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{

@@ -194,3 +194,23 @@ func TestMIGLayout_PublishedPartitions_HaveTheNameOfTheirGPU(t *testing.T) {
 		}
 	}
 }
+
+// TestBuild_MIGMode_SettingsSeeTheAdministrators has GPUs whose MIG mode claims and an administrator switched on.
+func TestBuild_MIGMode_SettingsSeeTheAdministrators(t *testing.T) {
+	board := boards(3, layouttest.H100())
+	for i := range 2 {
+		board.GPUs[i].MIG.Enabled, board.GPUs[i].MIG.Pending = true, true
+	}
+	seen := map[string]bool{}
+	o := withSharing(sharingtest.Source{PlacementsOf: func(g gpu.GPU, _ string) sharing.Placements {
+		seen[g.PCIAddress] = seen[g.PCIAddress] || g.MIG.Enabled
+		return sharing.AllPlacements
+	}})
+	o.Switched = map[string]bool{board.GPUs[0].PCIAddress: true}
+	newScheduler(t, board, o)
+	for i, want := range []bool{false, true, false} {
+		if got := seen[board.GPUs[i].PCIAddress]; got != want {
+			t.Errorf("GPU %d counts as cut by an administrator: %v", i, got)
+		}
+	}
+}

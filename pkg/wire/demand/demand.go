@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -97,21 +96,13 @@ type State struct {
 	GPUs map[string][]string
 }
 
-// Offer is a profile, Groups, Monitors, Shares or Samples on the GPU with a PCI address. With inMIGMode it is on the
-// GPUs whose MIG mode is on, and without an address on all GPUs of a node.
+// Offer is a profile, Groups, Monitors, Shares or Samples on the GPU with a PCI address. With InMIGMode it is on the
+// GPUs that an administrator cut, and without an address on all GPUs of a node.
 type Offer struct{ What, GPU string }
 
-// inMIGMode stands for the GPUs whose MIG mode is on: an administrator cut them, or claims have partitions of them. A
-// claim cannot get all of them, so nothing is saved by plain devices.
-const inMIGMode = "mig"
-
-// OffersFor has the offers of which one makes a node publish a device of a GPU.
-func OffersFor(what string, g gpu.GPU) iter.Seq[Offer] {
-	return func(yield func(Offer) bool) {
-		_ = yield(Offer{What: what}) && (!g.MIG.Enabled || yield(Offer{what, inMIGMode})) &&
-			(g.PCIAddress == "" || yield(Offer{what, g.PCIAddress}))
-	}
-}
+// InMIGMode stands for the GPUs that have no whole device, because an administrator switched their MIG mode on. The
+// controller does not name them.
+const InMIGMode = "mig"
 
 // OffersOf returns what a node publishes.
 func (s State) OffersOf(node string) map[Offer]bool {
@@ -122,7 +113,7 @@ func (s State) OffersOf(node string) map[Offer]bool {
 			out[Offer{What: what}] = true
 			return
 		}
-		for _, address := range append(slices.Clone(gpus), inMIGMode) {
+		for _, address := range append(slices.Clone(gpus), InMIGMode) {
 			out[Offer{what, address}] = true
 		}
 	}
@@ -158,9 +149,7 @@ func Next(last State, asked []string, choice State, now time.Time) (next State, 
 		return now.Sub(since) >= retention+renewInterval || since.After(now)
 	})
 	next.Serving = bounded(choice.Serving, next.Since)
-	if text, _ := json.Marshal(next.GPUs); len(text) > maxServing {
-		next.GPUs = nil
-	}
+	next.GPUs = short(choice.GPUs)
 	changed = !maps.EqualFunc(last.Since, next.Since, time.Time.Equal) ||
 		!maps.EqualFunc(last.Serving, next.Serving, slices.Equal) ||
 		!maps.EqualFunc(last.GPUs, next.GPUs, slices.Equal) || now.Sub(last.Written) >= Beat ||
@@ -194,6 +183,22 @@ func bounded(serving map[string][]string, since map[string]time.Time) map[string
 		}
 		total -= size[what]
 		delete(out, what)
+	}
+	return out
+}
+
+// short leaves out the last nodes if the names of all GPUs are too long together. All GPUs of these nodes serve.
+func short(gpus map[string][]string) map[string][]string {
+	out, size := map[string][]string{}, 0
+	for _, node := range slices.Sorted(maps.Keys(gpus)) {
+		size += len(node) + len(`"":[],`)
+		for _, address := range gpus[node] {
+			size += len(address) + len(`"",`)
+		}
+		if size > maxServing {
+			break
+		}
+		out[node] = gpus[node]
 	}
 	return out
 }

@@ -28,10 +28,10 @@ type GPU struct {
 }
 
 // ServingGPUs returns the GPUs that have the partitions and shares of a node. These are the ones of which claims hold a
-// part, and free ones of each kind, first the ones of the last choice. all is in the order in which the scheduler tries
-// them, so claims of whole GPUs use the last ones last. A sample node has one of each kind in any case. The result is
-// sorted, and Decode accepts it, also if a node invents GPUs.
-func ServingGPUs(last []string, all []GPU, free int, sample bool) []string {
+// part, and free ones of each kind, first the ones of the last choice, which all stay unless it shrinks. all is in the
+// order in which the scheduler tries them, so claims of whole GPUs use the last ones last. A sample node has one of
+// each kind in any case. The result is sorted, and Decode accepts it, also if a node invents GPUs.
+func ServingGPUs(last []string, all []GPU, free int, shrink, sample bool) []string {
 	out, count := []string{}, map[string]int{}
 	sorted := slices.Clone(all)
 	slices.Reverse(sorted)
@@ -44,8 +44,10 @@ func ServingGPUs(last []string, all []GPU, free int, sample bool) []string {
 		n, serves := count[g.Kind]
 		switch {
 		case g.Part:
-			count[g.Kind] = n
-		case !g.Whole && n < free:
+			if !g.Closed {
+				count[g.Kind] = n
+			}
+		case !g.Whole && (n < free || !shrink && !g.Closed && stays(g) == 0):
 			count[g.Kind]++
 		case sample && !serves:
 			count[g.Kind] = free
@@ -59,28 +61,39 @@ func ServingGPUs(last []string, all []GPU, free int, sample bool) []string {
 	return out
 }
 
-// Free returns how many free GPUs of a kind each serving node has with partitions and shares. Some nodes have as many
-// as a pod asks for devices, because these can need a GPU each. While a pod waits although each node with room serves,
-// all nodes have more, in the end all of their GPUs: the pod can need a certain one.
+// Free returns how many free GPUs of a kind each serving node has with partitions and shares, at least. Some nodes have
+// as many as a pod asks for devices, because these can need a GPU each. While a pod waits although each node with room
+// serves, all nodes have more, in the end all of their GPUs: the pod can need a certain one. shrink means that other
+// free GPUs stop serving now: each change writes slices of nodes, and the next claims can need them.
 func (s *Serving) Free(
 	serving map[string][]string, nodes map[string]Candidate, waiting map[string]Waiting, now time.Time,
-) map[string]int {
+) (least map[string]int, shrink bool) {
+	waits := false
+	for what, w := range waiting {
+		waits = waits || w.Unscheduled && what != Groups
+	}
 	switch {
-	case !s.Exhausted:
+	case !waits:
 		s.exhausted = time.Time{}
 		if now.Sub(s.waited) >= retention {
 			s.free = 0
 		}
-	case s.exhausted.IsZero():
-		s.exhausted, s.waited = now, now
-	default:
+	case s.Exhausted && s.exhausted.IsZero():
+		s.exhausted = now
+	case s.Exhausted && now.Sub(s.exhausted) >= Grow:
+		s.free, s.exhausted = min(s.free*growthFactor, maxGPUs), now
+	}
+	if waits {
 		s.waited = now
-		if now.Sub(s.exhausted) >= Grow {
-			s.free, s.exhausted = min(s.free*growthFactor, maxGPUs), now
-		}
 	}
 	s.free = max(s.free, leastFree)
-	out := map[string]int{}
+	if s.shrunk.IsZero() { // A new controller waits, too.
+		s.shrunk = now
+	}
+	if shrink = now.Sub(s.shrunk) >= renewInterval; shrink {
+		s.shrunk = now
+	}
+	least = map[string]int{}
 	for what, names := range serving {
 		if what == Groups {
 			continue
@@ -90,11 +103,11 @@ func (s *Serving) Free(
 			return cmp.Or(first(w.some(a))-first(w.some(b)), nodes[b].free()-nodes[a].free(), strings.Compare(a, b))
 		})
 		for i, name := range mostFree {
-			out[name] = max(out[name], s.free)
+			least[name] = max(least[name], s.free)
 			if i < leastReserve {
-				out[name] = max(out[name], min(w.Devices, maxGPUs))
+				least[name] = max(least[name], min(w.Devices, maxGPUs))
 			}
 		}
 	}
-	return out
+	return least, shrink
 }

@@ -21,26 +21,30 @@ func TestServingGPUs_Uses_ChooseTheLastFreeOnes(t *testing.T) {
 		free       int
 		sample     bool
 		want       string
+		stay       bool // It is not the time to shrink.
 	}{
-		"empty":                                {"ffffffff", "", 2, false, "67"},
-		"empty, a sample":                      {"ffffffff", "", 0, true, "7"},
-		"the last ones are in use":             {"fffffwww", "", 2, false, "34"},
-		"full":                                 {"wwwwwwww", "", 2, false, ""},
-		"full, a sample":                       {"wwwwwwww", "", 0, true, "7"},
-		"full, a sample that stays":            {"wwwwwwww", "2", 0, true, "2"},
-		"parts are further ones":               {"fffffpps", "", 2, false, "34567"},
-		"a part is a sample":                   {"fffpffff", "", 0, true, "3"},
-		"the choice stays":                     {"ffffffff", "01", 2, false, "01"},
-		"a part of the choice stays":           {"ffwwffff", "012", 2, false, "01"},
-		"a part of a larger choice stays":      {"ffffffff", "0123", 2, false, "23"},
-		"faulty ones come last":                {"ffffccff", "45", 3, false, "367"},
-		"faulty ones alone":                    {"cc", "", 1, false, "1"},
-		"the choice becomes faulty":            {"fffc", "3", 1, false, "2"},
-		"two kinds":                            {"ffff ffff", "", 2, false, "2367"},
-		"two kinds, a sample":                  {"ffwp ffff", "", 0, true, "37"},
-		"more than there are":                  {"fffw", "", 64, false, "012"},
-		"no GPU, as while the plugin starts":   {"", "12", 2, true, ""},
-		"the choice has what no longer exists": {"ff", "9", 1, false, "1"},
+		"empty":                                {"ffffffff", "", 2, false, "67", false},
+		"empty, a sample":                      {"ffffffff", "", 0, true, "7", false},
+		"the last ones are in use":             {"fffffwww", "", 2, false, "34", false},
+		"full":                                 {"wwwwwwww", "", 2, false, "", false},
+		"full, a sample":                       {"wwwwwwww", "", 0, true, "7", false},
+		"full, a sample that stays":            {"wwwwwwww", "2", 0, true, "2", false},
+		"parts are further ones":               {"fffffpps", "", 2, false, "34567", false},
+		"a part is a sample":                   {"fffpffff", "", 0, true, "3", false},
+		"the choice stays":                     {"ffffffff", "01", 2, false, "01", false},
+		"a part of the choice stays":           {"ffwwffff", "012", 2, false, "01", false},
+		"a part of a larger choice stays":      {"ffffffff", "0123", 2, false, "23", false},
+		"faulty ones come last":                {"ffffccff", "45", 3, false, "367", false},
+		"faulty ones alone":                    {"cc", "", 1, false, "1", false},
+		"the choice becomes faulty":            {"fffc", "3", 1, false, "2", false},
+		"two kinds":                            {"ffff ffff", "", 2, false, "2367", false},
+		"two kinds, a sample":                  {"ffwp ffff", "", 0, true, "37", false},
+		"more than there are":                  {"fffw", "", 64, false, "012", false},
+		"no GPU, as while the plugin starts":   {"", "12", 2, true, "", false},
+		"the choice has what no longer exists": {"ff", "9", 1, false, "1", false},
+		"a larger choice, not yet":             {"fffffwff", "03456", 2, false, "0346", true},
+		"a larger choice of faulty ones":       {"ffffccff", "0456", 2, false, "06", true},
+		"a faulty part and a sample":           {"wwwwwwwp", "", 0, true, "7", false},
 	} {
 		var all []GPU
 		kind := "a"
@@ -52,7 +56,7 @@ func TestServingGPUs_Uses_ChooseTheLastFreeOnes(t *testing.T) {
 			all = append(all, GPU{Address: fmt.Sprint(len(all)), Kind: kind, Whole: letter == 'w' || letter == 's',
 				Part: letter == 'p' || letter == 's', Closed: letter == 'c'})
 		}
-		got := ServingGPUs(strings.Split(c.last, ""), all, c.free, c.sample)
+		got := ServingGPUs(strings.Split(c.last, ""), all, c.free, !c.stay, c.sample)
 		if strings.Join(got, "") != c.want || got == nil {
 			t.Errorf("%s: %q serve, want %q", name, got, c.want)
 		}
@@ -66,7 +70,7 @@ func TestServingGPUs_NodeInventsGPUs_OthersCanReadTheirs(t *testing.T) {
 			all = append(all, GPU{Address: fmt.Sprintf("%04x:00:00.0", i), Kind: fmt.Sprint(i), Part: part})
 		}
 		s := State{Since: map[string]time.Time{}, Written: time.Now(), GPUs: map[string][]string{
-			"n1": ServingGPUs(nil, all, leastFree, true), "n2": {"0000:1b:00.0"},
+			"n1": ServingGPUs(nil, all, leastFree, true, true), "n2": {"0000:1b:00.0"},
 		}}
 		if got, err := Decode(Encode(s)); err != nil || len(got.GPUs["n1"]) != maxGPUs || len(got.GPUs["n2"]) != 1 {
 			t.Errorf("%d and %d GPUs, %v", len(got.GPUs["n1"]), len(got.GPUs["n2"]), err)
@@ -88,8 +92,9 @@ func TestServingGPUs_Random_AFreeOneServes(t *testing.T) {
 			use := random.IntN(4)
 			g.Whole, g.Part, g.Closed = use == 1 || use == 2, use >= 2, random.IntN(8) == 0
 			free := 1 + random.IntN(3)
-			got := ServingGPUs(last, all, free, false)
-			if again := ServingGPUs(got, all, free, false); !slices.Equal(got, again) || !slices.IsSorted(got) {
+			shrink := random.IntN(2) == 0
+			got := ServingGPUs(last, all, free, shrink, false)
+			if again := ServingGPUs(got, all, free, shrink, false); !slices.Equal(got, again) || !slices.IsSorted(got) {
 				t.Fatalf("seed %d: %q, and then %q of %+v", seed, got, again, all)
 			}
 			for _, kind := range []string{"0", "1"} {
@@ -106,7 +111,7 @@ func TestServingGPUs_Random_AFreeOneServes(t *testing.T) {
 						}
 					}
 				}
-				if serve != min(could, free) {
+				if serve != min(could, free) && (shrink || serve < min(could, free)) {
 					t.Fatalf("seed %d: %d of %d free GPUs of a kind serve, want %d", seed, serve, could, free)
 				}
 			}
@@ -127,7 +132,7 @@ func TestFree_PodWaits_AllGPUsServeInTheEnd(t *testing.T) {
 	step := func(w Waiting) (least, most int) {
 		s.Exhausted = false
 		serves = s.Choose(serves, profile, all, nil, w, now)
-		free := s.Free(map[string][]string{profile: serves, Groups: {"n0029"}}, nodes, map[string]Waiting{profile: w}, now)
+		free, _ := s.Free(map[string][]string{profile: serves, Groups: {"n0029"}}, nodes, map[string]Waiting{profile: w}, now)
 		least = maxGPUs
 		for _, name := range serves {
 			least, most = min(least, free[name]), max(most, free[name])

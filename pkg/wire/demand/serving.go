@@ -71,9 +71,10 @@ type Serving struct {
 	Limited, Exhausted bool
 
 	of map[string]*served
-	// free is the last result of Free; exhausted is since when a pod waits in vain, and waited when one last did.
-	free              int
-	exhausted, waited time.Time
+	// free is the number of free GPUs of each node. exhausted is since when a pod waits in vain, waited when one last
+	// waited, and shrunk when nodes last had fewer GPUs.
+	free                      int
+	exhausted, waited, shrunk time.Time
 }
 
 type served struct {
@@ -146,7 +147,6 @@ func (s *Serving) Choose(
 			reserve--
 		}
 	}
-	s.Exhausted = s.Exhausted || waiting.Unscheduled && what != Groups && (len(others) == 0 || left <= 0)
 	more := 0
 	if waiting.Unscheduled && now.Sub(o.grown) >= Grow {
 		more = min(max((growthFactor-1)*len(o.nodes), 1), len(others))
@@ -166,6 +166,8 @@ func (s *Serving) Choose(
 			reserve--
 		}
 	}
+	s.Exhausted = s.Exhausted || waiting.Unscheduled && what != Groups && (left <= 0 ||
+		!slices.ContainsFunc(others, func(c Candidate) bool { return !o.nodes[c.Node] }))
 	return slices.Sorted(maps.Keys(o.nodes))
 }
 

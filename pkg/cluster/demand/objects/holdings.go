@@ -77,8 +77,8 @@ func holds(r resourceapi.DeviceRequestAllocationResult, driver string) (device g
 func (h *Holdings) add(results []resourceapi.DeviceRequestAllocationResult, driver string, n int) {
 	for _, r := range results {
 		device, held := holds(r, driver)
-		if device.Kind == "" || device.Kind == gpu.KindMonitor {
-			continue
+		if device.Kind == "" || device.Kind == gpu.KindMonitor || ptr.Deref(r.AdminAccess, false) {
+			continue // Others can have the device too.
 		}
 		if h.nodes == nil {
 			h.nodes = map[string]*Held{}
