@@ -31,6 +31,17 @@ func (e *Env) Apply(ctx context.Context, d Demo) error {
 		return err
 	}
 	_, err := e.Kubectl(ctx, "apply", "-f", d.Path)
+	if err == nil || !strings.Contains(err.Error(), `serviceaccount "default" not found`) {
+		return err
+	}
+	// The controller manager makes the account after the namespace, and the API server waits for it for a moment only.
+	if err := e.Eventually(ctx, "default service account", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := e.Client.CoreV1().ServiceAccounts(d.Namespace()).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	}); err != nil {
+		return err
+	}
+	_, err = e.Kubectl(ctx, "apply", "-f", d.Path)
 	return err
 }
 
