@@ -422,7 +422,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a GPU with shares of claims stops serving", File: "pkg/cluster/demand/objects/holdings.go",
-		Old: "mark(d.PCIAddress, true, h.shared[d] > 0)", New: "mark(d.PCIAddress, true, false)",
+		Old: "part[d.PCIAddress] || h.shared[d] > 0", New: "part[d.PCIAddress]",
 		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_ServingNode_TheLastFreeGPUsServe",
 	},
 	{

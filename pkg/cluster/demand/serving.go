@@ -222,7 +222,7 @@ func servesOf(p pool.Pool) serves {
 
 // of returns the GPUs of a node, with what claims hold of them. The caller holds k.mu.
 func (s serves) of(p pool.Pool, held *objects.Held) []demand.GPU {
-	out := slices.Clone(s.gpus)
+	out, closed := slices.Clone(s.gpus), map[string]bool{}
 	held.Mark(out, s.groups)
 	for _, one := range p.Slices {
 		for _, u := range one.Unhealthy {
@@ -230,11 +230,13 @@ func (s serves) of(p pool.Pool, held *objects.Held) []demand.GPU {
 			if u.Taint.Key == wire.UnhealthyTaint && u.Taint.Value == string(resourceslices.NoDemand) {
 				continue
 			}
-			named, err := gpu.ParseName(one.Shape.Spec.Devices[u.Device].Name)
-			for i := range out {
-				out[i].Closed = out[i].Closed || err == nil && out[i].Address == named.PCIAddress
+			if named, err := gpu.ParseName(one.Shape.Spec.Devices[u.Device].Name); err == nil {
+				closed[named.PCIAddress] = true
 			}
 		}
+	}
+	for i := range out {
+		out[i].Closed = closed[out[i].Address]
 	}
 	return out
 }
@@ -302,12 +304,11 @@ func (k *Keeper) serving(
 			cut[node] = true
 		}
 	}
-	pools := k.cluster.Possible()
 	alike, abilities, nodes := map[[32]*pool.Shape]serves{}, map[string]serves{}, map[string]demand.Candidate{}
 	gpus, whole := map[string][]demand.GPU{}, map[string]bool{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, p := range pools {
+	for _, p := range k.cluster.Possible() {
 		shape, ok := p.Shape()
 		of, known := alike[shape]
 		if !known || !ok {
@@ -349,7 +350,7 @@ func (k *Keeper) serving(
 	}
 	free, shrink := k.servers.Free(out.Serving, nodes, waiting, now)
 	for _, name := range samples {
-		free[name] += 0 // Without a free one, it has its sample.
+		free[name] = max(free[name], 0) // A node that only has samples needs no free GPU.
 	}
 	for name, n := range free {
 		before, listed := last.GPUs[name]

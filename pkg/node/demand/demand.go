@@ -101,7 +101,7 @@ func New(
 	switch found, err := a.get(ctx); {
 	case err == nil:
 		a.set(found)
-		a.allEnd = time.Time{} // The last run of the plugin withdrew them.
+		a.allEnd = time.Time{} // A restarted plugin publishes the same devices.
 		// The node does not start the time again with each restart.
 		if !a.written.IsZero() && a.written.Before(a.seen) {
 			a.seen = a.written

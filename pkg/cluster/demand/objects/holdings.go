@@ -138,23 +138,21 @@ func (h *Held) Mark(gpus []demand.GPU, members map[gpu.Device][]string) {
 	if h == nil {
 		return
 	}
-	mark := func(address string, whole, part bool) {
-		for i := range gpus {
-			if g := &gpus[i]; g.Address == address {
-				g.Whole, g.Part = g.Whole || whole, g.Part || part
-			}
-		}
-	}
+	whole, part := map[string]bool{}, map[string]bool{}
 	for d := range h.devices {
 		switch d.Kind {
 		case gpu.KindGPU:
-			mark(d.PCIAddress, true, h.shared[d] > 0)
+			whole[d.PCIAddress], part[d.PCIAddress] = true, part[d.PCIAddress] || h.shared[d] > 0
 		case gpu.KindGroup:
 			for _, address := range members[d] {
-				mark(address, true, false)
+				whole[address] = true
 			}
 		default:
-			mark(d.PCIAddress, false, true)
+			part[d.PCIAddress] = true
 		}
+	}
+	for i := range gpus {
+		g := &gpus[i]
+		g.Whole, g.Part = whole[g.Address], part[g.Address]
 	}
 }
