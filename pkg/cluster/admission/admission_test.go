@@ -422,6 +422,13 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	if r := Review(t.Context(), newView(t, patient, "l40s-4"), both, Options{Binding: true}); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
 		t.Errorf("warnings for requests that exclude each other: %v", r.Warnings)
 	}
+	parts := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 5}}, "+
+		"{name: b, exactly: {deviceClassName: mig.nvidia.com, count: 22, selectors: [{cel: {expression: "+
+		`'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'`+"}}]}}]"))
+	if r := Review(t.Context(), newView(t, searchFor, "hgx-h100"), parts, Options{Binding: true}); len(r.Warnings) != 1 ||
+		!strings.Contains(r.Warnings[0], "the largest has room for 21 of the 22 devices of request b beside the others") {
+		t.Errorf("warnings for requests of which one partition does not fit: %v", r.Warnings)
+	}
 	unknown := Options{Binding: true, DenyUnsatisfiable: true}
 	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), unknown); !r.Allowed || len(r.Warnings) > 0 {
 		t.Errorf("review of an unknown cluster: %+v", r)
@@ -674,12 +681,13 @@ func TestReview_CutShort_NextOneSearchesAgain(t *testing.T) {
 	}
 }
 
-// TestReview_ManyCombinations_IsCutShort has a claim for ten of eight GPUs in two requests. The allocator tries them in every
-// order, which takes seconds.
+// TestReview_ManyCombinations_IsCutShort has a claim for two GPUs with one UUID, beside six others. The allocator tries all
+// GPUs in every order, which takes long.
 func TestReview_ManyCombinations_IsCutShort(t *testing.T) {
 	v := newView(t, searchFor, "hgx-h100")
-	const five = "exactly: {deviceClassName: gpu.nvidia.com, count: 5}"
-	r := asked(t, claim("  requests: [{name: a, "+five+"}, {name: b, "+five+"}]"))
+	r := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 6}}, "+
+		"{name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]\n"+
+		"  constraints: [{requests: [b], matchAttribute: gpu.nvidia.com/uuid}]"))
 	if got := Review(t.Context(), v, r, Options{Binding: true, DenyUnsatisfiable: true}); !got.Allowed || !slices.Equal(got.Warnings, []string{CutShort}) {
 		t.Errorf("allowed %v, warnings %q", got.Allowed, got.Warnings)
 	}

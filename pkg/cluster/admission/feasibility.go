@@ -109,7 +109,26 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 			return v.obstacle(ctx, r.Name, requests)
 		}
 	}
-	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty"
+	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty" +
+		v.room(ctx, ours)
+}
+
+// room says for how many devices of a request the node with the most has room.
+func (v *ClusterView) room(ctx context.Context, ours resourceapi.DeviceClaim) string {
+	var most *ask.Short
+	for _, n := range v.empty {
+		short, err := v.TooFew(ctx, n, nil, v.Requests(ours))
+		if err != nil || short == nil {
+			return ""
+		}
+		if most == nil || short.Most > most.Most {
+			most = short
+		}
+	}
+	if most == nil {
+		return ""
+	}
+	return ": the largest " + most.String()
 }
 
 // grows reports whether nodes can publish more devices of a driver and kind once a claim asks for them, for example a
@@ -224,7 +243,8 @@ func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 		q.AllocationMode, q.Count = resourceapi.DeviceAllocationModeExactCount, 1
 	}
 	for _, n := range v.empty {
-		if few, err := v.TooFew(ctx, n, nil, q.Request); !few || err != nil || ctx.Err() != nil {
+		short, err := v.TooFew(ctx, n, nil, []ask.Request{q.Request})
+		if short == nil || err != nil || ctx.Err() != nil {
 			return false
 		}
 	}

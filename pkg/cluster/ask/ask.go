@@ -102,6 +102,14 @@ func (a Asker) Requests(devices resourceapi.DeviceClaim) (out []Request) {
 	return out
 }
 
+// OfAll returns the requests of claims.
+func (a Asker) OfAll(claims []*resourceapi.ResourceClaim) (out []Request) {
+	for _, c := range claims {
+		out = append(out, a.Requests(c.Spec.Devices)...)
+	}
+	return out
+}
+
 // Expressions returns the expressions of the class, then those of the request, as the scheduler does.
 func (r Request) Expressions() []string {
 	own := selector.Expressions(r.Selectors)

@@ -257,7 +257,8 @@ func TestMake_FreeGPUCordoned_NamesTheCordon(t *testing.T) {
 		t.Errorf("the plan lacks %q:\n%s", want, plan)
 	}
 	_, plan = e.make("9", options)
-	if plan.Result != pack.Blocked || !slices.Contains(plan.Blockers, "node n1: cannot satisfy the claim, even if it were empty") {
+	const never = "node n1: cannot satisfy the claim, even if it were empty: it has room for 1 of the 9 devices of request goal"
+	if plan.Result != pack.Blocked || !slices.Contains(plan.Blockers, never) {
 		t.Errorf("the plan:\n%s", plan)
 	}
 }

@@ -126,9 +126,20 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 		return text
 	}
 	if a.samples.Add(published).OnDemand() { // Only one placement of each profile is known.
-		return causeNow
+		return a.withRoom(ctx, s, claims, causeNow)
 	}
-	return causeNever
+	return a.withRoom(ctx, s, claims, causeNever)
+}
+
+// withRoom adds to a cause how many devices the empty node has room for.
+func (a *asker) withRoom(
+	ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim, cause string,
+) string {
+	short, err := a.TooFew(ctx, s.Node, s.everyone(), a.OfAll(claims))
+	if err != nil || short == nil || short.Most == 0 && !short.Beside {
+		return cause // Another reason says that no device matches.
+	}
+	return cause + ": it " + short.String()
 }
 
 // beside says why a node that could allocate the claims if it were empty does not have free devices for them.
