@@ -106,8 +106,18 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/claim/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{
+		Name: "a look at a daemon takes any answer for its limits", File: "internal/mpsd/supervisor/limits.go",
+		Old: "return err == nil && slices.Equal(strings.Fields(got)", New: "return err == nil || slices.Equal(strings.Fields(got)",
+		Package: "./internal/mpsd/supervisor", Test: "TestUnchanged_AnyAnswerDiffers_IsFalse",
+	},
+	{
+		Name: "a daemon is left in its fault", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "fine := !d.faulty && ", New: "fine := ",
+		Package: "./internal/mpsd/supervisor", Test: "TestRunOnce_AnswerMissedDuringFault_SharesStartAfterwards",
+	},
+	{
 		Name: "servers are listed before the default limit changes", File: "internal/mpsd/supervisor/limits.go",
-		Old: "	if !l.met[defaults] {\n", New: "	defer func() { _ = l.set(ctx, defaults) }()\n	if false {\n",
+		Old: "	if err := l.meet(ctx, defaults); err != nil {\n		return err\n	}\n", New: "	defer func() { _, _ = l.set(ctx, defaults) }()\n",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
 	},
 	{
@@ -122,7 +132,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the memory limit is not read back", File: "internal/mpsd/supervisor/limits.go",
-		Old: "	case isSize(memory, mib):\n", New: "	case memory != \"\":\n",
+		Old: "	case isSize(is.memory, is.mib):\n", New: "	case is.memory != \"\":\n",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
 	},
 	{
@@ -132,7 +142,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "an unknown form of limits stops all shares", File: "internal/mpsd/supervisor/limits.go",
-		Old: "	case server == defaults && hasNumber(memory) && !sizeForm.MatchString(memory):\n", New: "	case false:\n",
+		Old: "	case server == defaults && hasNumber(is.memory) && !sizeForm.MatchString(is.memory):\n", New: "	case false:\n",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_UnknownFormOfLimits_SetAndNotCompared",
 	},
 	{
@@ -152,7 +162,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a larger share without a limit keeps that of a smaller one", File: "internal/mpsd/supervisor/limits.go",
-		Old: "			mib = noLimit\n", New: "",
+		Old: "			is.mib = noLimit\n", New: "",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
 	},
 	{

@@ -193,7 +193,10 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		case <-p.out.faults:
 			looks = true
 		case <-look.C:
-			looks = true
+			looks = !d.calm(l, many)
+			if !looks {
+				continue
+			}
 		case <-recheck:
 			pause, recheck = 2*pause, nil
 		case <-d.wakeup:
@@ -312,6 +315,14 @@ func (d *daemon) recovered(p *process, l *limiter) error {
 		case <-time.After(faultPause):
 		}
 	}
+}
+
+// calm reports whether nothing is to be done for a daemon, which it asks in one process.
+func (d *daemon) calm(l *limiter, many bool) bool {
+	d.s.mu.Lock()
+	fine := !d.faulty && d.applied == d.generation
+	d.s.mu.Unlock()
+	return fine && (!many || len(l.listed) > 0) && l.unchanged(d.ctx)
 }
 
 // errFault is the problem of a daemon whose server is in the state FAULT.

@@ -53,8 +53,16 @@ type limiter struct {
 	unreadable string
 	// late counts the times that apply waited for a child of the daemon in vain.
 	late map[int]int
-	// met holds the servers, and defaults, that have these limits by their own answer.
-	met map[int]bool
+	// met holds the servers, and defaults, that have these limits by their own answer. listed are the servers of the
+	// last apply.
+	met    map[int]limits
+	listed []int
+}
+
+// limits are those of a server as the daemon prints them, and its memory limit as it was set, or 0.
+type limits struct {
+	threads, memory string
+	mib             uint64
 }
 
 // open opens the control of the daemon, which has entered the namespace, unless it is open.
@@ -74,7 +82,7 @@ func (l *limiter) close() {
 
 // want changes the limits. Servers have them after the next apply.
 func (l *limiter) want(d mpsd.Daemon) {
-	l.mib, l.threads, l.met = 0, cmp.Or(d.Threads, 100), map[int]bool{}
+	l.mib, l.threads, l.met = 0, cmp.Or(d.Threads, 100), map[int]limits{}
 	if d.MemoryLimit != nil {
 		l.mib = *d.MemoryLimit >> 20
 	}
@@ -86,11 +94,8 @@ func (l *limiter) want(d mpsd.Daemon) {
 func (l *limiter) apply(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settle)
 	defer cancel()
-	if !l.met[defaults] {
-		if err := l.set(ctx, defaults); err != nil {
-			return err
-		}
-		l.met[defaults] = true
+	if err := l.meet(ctx, defaults); err != nil {
+		return err
 	}
 	inStart := 0
 	late := func() error {
@@ -115,13 +120,12 @@ func (l *limiter) apply(ctx context.Context) error {
 		settled := true
 		inStart = 0
 		for _, pid := range servers {
-			if l.met[pid] {
+			if _, met := l.met[pid]; met {
 				continue
 			}
 			settled = false // The next list confirms that no other server began to serve.
-			switch err := l.set(ctx, pid); {
+			switch err := l.meet(ctx, pid); {
 			case err == nil:
-				l.met[pid] = true
 			case ctx.Err() != nil:
 				return err
 			default: // It may have ended, and is in the next list if not.
@@ -137,6 +141,7 @@ func (l *limiter) apply(ctx context.Context) error {
 		}
 		switch {
 		case settled:
+			l.listed = servers
 			return nil
 		case inStart == 0:
 			continue
@@ -147,6 +152,30 @@ func (l *limiter) apply(ctx context.Context) error {
 			return late()
 		}
 	}
+}
+
+// unchanged reports whether the daemon has the servers and limits of the last apply, and no server a fault. One process
+// asks all of that, because a daemon at rest costs the processes that ask it. It sets memory limits again: the daemon
+// prints them without the rest of a GiB.
+func (l *limiter) unchanged(ctx context.Context) bool {
+	ask, want := []string{"get_server_list"}, strings.Trim(fmt.Sprintln(l.listed), "[]\n")
+	for _, pid := range l.listed {
+		ask, want = append(ask, "get_server_status "+strconv.Itoa(pid)), want+" ACTIVE"
+	}
+	for _, server := range append([]int{defaults}, l.listed...) {
+		is, met := l.met[server]
+		if !met {
+			return false
+		}
+		c := commandsFor(server)
+		ask = append(ask, c.getThreads)
+		if is.mib > 0 {
+			ask = append(ask, c.setMemory(is.mib))
+		}
+		ask, want = append(ask, c.getMemory), want+" "+is.threads+" "+is.memory
+	}
+	got, err := l.ask(ctx, ask...)
+	return err == nil && slices.Equal(strings.Fields(got), strings.Fields(want))
 }
 
 // hold starts a server, unless one runs. Before the first client none does, and a process that avoids the daemon could
@@ -200,57 +229,88 @@ func (l *limiter) faulty(ctx context.Context) (bool, error) {
 	return false, err
 }
 
+// limitCommands are the commands for the limits of a server, or for the defaults.
+type limitCommands struct {
+	of, argument          string
+	getThreads, getMemory string
+}
+
+func commandsFor(server int) limitCommands {
+	c := limitCommands{of: "default_"}
+	if server != defaults {
+		c = limitCommands{argument: " " + strconv.Itoa(server)}
+	}
+	c.getThreads = "get_" + c.of + "active_thread_percentage" + c.argument
+	c.getMemory = "get_" + c.of + "device_pinned_mem_limit" + c.argument + " 0"
+	return c
+}
+
+func (c limitCommands) setThreads(percent int) string {
+	return fmt.Sprintf("set_%sactive_thread_percentage%s %d", c.of, c.argument, percent)
+}
+
+func (c limitCommands) setMemory(mib uint64) string {
+	return fmt.Sprintf("set_%sdevice_pinned_mem_limit%s 0 %dM", c.of, c.argument, mib)
+}
+
+// meet calls set for a server, or the defaults, unless it is met.
+func (l *limiter) meet(ctx context.Context, server int) error {
+	if _, met := l.met[server]; met {
+		return nil
+	}
+	is, err := l.set(ctx, server)
+	if err == nil {
+		l.met[server] = is
+	}
+	return err
+}
+
 // set sets the limits of a server, or the defaults, and reads them back, because the daemon accepts commands without
 // effect.
-func (l *limiter) set(ctx context.Context, server int) error {
-	what, of, argument := "the default", "default_", ""
+func (l *limiter) set(ctx context.Context, server int) (is limits, err error) {
+	what, c := "the default", commandsFor(server)
 	if server != defaults {
-		what, of, argument = fmt.Sprintf("its server with process %d", server), "", " "+strconv.Itoa(server)
+		what = fmt.Sprintf("its server with process %d", server)
 	}
-	getThreads := "get_" + of + "active_thread_percentage" + argument
-	getMemory := "get_" + of + "device_pinned_mem_limit" + argument + " 0"
-	mib := l.mib
-	if mib == 0 {
-		now, err := l.ask(ctx, getMemory)
-		if err != nil {
-			return err
+	if is.mib = l.mib; is.mib == 0 {
+		if is.memory, err = l.ask(ctx, c.getMemory); err != nil {
+			return is, err
 		}
-		if hasNumber(now) {
-			mib = noLimit
+		if hasNumber(is.memory) {
+			is.mib = noLimit
 		}
 	}
-	commands := []string{fmt.Sprintf("set_%sactive_thread_percentage%s %d", of, argument, l.threads)}
-	if mib > 0 {
-		commands = append(commands, fmt.Sprintf("set_%sdevice_pinned_mem_limit%s 0 %dM", of, argument, mib))
+	commands := []string{c.setThreads(l.threads)}
+	if is.mib > 0 {
+		commands = append(commands, c.setMemory(is.mib))
 	}
 	// If the daemon refuses a command, the limits that are read back are others.
 	if _, err := l.ask(ctx, commands...); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		return err
+		return is, err
 	}
-	threads, err := l.ask(ctx, getThreads)
-	if err != nil {
-		return err
+	if is.threads, err = l.ask(ctx, c.getThreads); err != nil {
+		return is, err
 	}
-	if percent, err := strconv.ParseFloat(strings.TrimSuffix(threads, "%"), 64); err != nil ||
+	if percent, err := strconv.ParseFloat(strings.TrimSuffix(is.threads, "%"), 64); err != nil ||
 		math.Abs(percent-float64(l.threads)) >= 1 {
-		return fmt.Errorf("%s has a limit of %q of the SMs, want %d %%", what, threads, l.threads)
+		return is, fmt.Errorf("%s has a limit of %q of the SMs, want %d %%", what, is.threads, l.threads)
 	}
-	if mib == 0 {
-		return nil
+	if is.mib == 0 {
+		return is, nil
 	}
-	memory, err := l.ask(ctx, getMemory)
+	is.memory, err = l.ask(ctx, c.getMemory)
 	switch {
 	case err != nil:
-		return err
-	case isSize(memory, mib):
-		return nil
-	case server == defaults && hasNumber(memory) && !sizeForm.MatchString(memory):
-		l.unreadable = memory
-		return nil
-	case l.unreadable != "" && !sizeForm.MatchString(memory):
-		return nil
+		return is, err
+	case isSize(is.memory, is.mib):
+		return is, nil
+	case server == defaults && hasNumber(is.memory) && !sizeForm.MatchString(is.memory):
+		l.unreadable = is.memory
+		return is, nil
+	case l.unreadable != "" && !sizeForm.MatchString(is.memory):
+		return is, nil
 	}
-	return fmt.Errorf("%s has a memory limit of %q, want %d MiB", what, memory, mib)
+	return is, fmt.Errorf("%s has a memory limit of %q, want %d MiB", what, is.memory, is.mib)
 }
 
 func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
@@ -264,13 +324,13 @@ func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
 }
 
 // hasNumber distinguishes a limit from a text that there is none.
-func hasNumber(printed string) bool { return strings.ContainsAny(printed, "0123456789") }
+func hasNumber(text string) bool { return strings.ContainsAny(text, "0123456789") }
 
 var sizeForm = regexp.MustCompile(`^([1-9][0-9]{0,9})([GM])$`)
 
 // isSize reports whether a memory limit that the daemon prints is a number of MiB. A number of GiB can be rounded.
-func isSize(printed string, mib uint64) bool {
-	m := sizeForm.FindStringSubmatch(printed)
+func isSize(text string, mib uint64) bool {
+	m := sizeForm.FindStringSubmatch(text)
 	if m == nil {
 		return false
 	}

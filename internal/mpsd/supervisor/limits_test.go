@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -317,6 +318,63 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 	}
 	e.fault(d, "", "")
 	e.check("afterwards", d)
+}
+
+// TestUnchanged_AnyAnswerDiffers_IsFalse answers all commands of a look in one process.
+func TestUnchanged_AnyAnswerDiffers_IsFalse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	program, asked := filepath.Join(dir, "control"), filepath.Join(dir, "asked")
+	l := &limiter{settle: time.Minute, control: &control{root: root, program: program}}
+	look := func(answers string) bool {
+		t.Helper()
+		script := "#!/bin/sh\n{ echo process; cat; } >>" + asked + "\ncat <<E\n" + answers + "\nE\n"
+		if err := os.WriteFile(program+".new", []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(program+".new", program); err != nil {
+			t.Fatal(err)
+		}
+		return l.unchanged(t.Context())
+	}
+	for name, c := range map[string]struct {
+		mib    uint64
+		memory string
+		want   []string
+	}{
+		"a limit": {39936, "39G", []string{"7", "ACTIVE", "50.0", "39G", "50.0", "39G"}},
+		"none":    {0, "", []string{"7", "ACTIVE", "50.0", "", "50.0", ""}},
+	} {
+		is := limits{threads: "50.0", memory: c.memory, mib: c.mib}
+		l.listed, l.met = []int{7}, map[int]limits{defaults: is, 7: is}
+		_ = os.Remove(asked)
+		if !look(strings.Join(c.want, "\n")) {
+			t.Errorf("%s: the answers of the last apply count as others", name)
+		}
+		commands, err := os.ReadFile(asked)
+		if set := strings.Count(string(commands), "set_"); err != nil || strings.Count(string(commands), "process") != 1 || set != min(2, int(c.mib)) {
+			t.Errorf("%s: %v, it asked %q", name, err, commands)
+		}
+		for i := range c.want {
+			for _, other := range []string{"", "1", "FAULT", "80G", "Server 7 not found"} {
+				if answers := slices.Replace(slices.Clone(c.want), i, i+1, other); !slices.Equal(answers, c.want) && look(strings.Join(answers, "\n")) {
+					t.Errorf("%s: %q count as the answers of the last apply", name, answers)
+				}
+			}
+		}
+		if look(strings.Join(append(c.want, "8"), "\n")) {
+			t.Errorf("%s: another line is not noticed", name)
+		}
+		delete(l.met, 7)
+		if look(strings.Join(c.want, "\n")) {
+			t.Errorf("%s: a server that did not take its limits counts as one that did", name)
+		}
+	}
 }
 
 func TestIsSize_PrintedLimits_EqualOnlyTheirNumber(t *testing.T) {
