@@ -11,6 +11,9 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
@@ -22,6 +25,7 @@ import (
 	"gpu-dra-driver/internal/computepolicy"
 	"gpu-dra-driver/internal/driverprogram"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/reset"
@@ -63,6 +67,15 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	klog.Background().Info("Shutting down")
 	return 0
+}
+
+// tuneMemory trades processor time, which the plugin rarely needs, for a small heap. An operator's own setting has
+// priority.
+func tuneMemory(environ []string) {
+	const gcPercent = 50
+	if !slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "GOGC=") }) {
+		debug.SetGCPercent(gcPercent)
+	}
 }
 
 // newClient returns a client of the API server. It does not connect yet.
@@ -111,6 +124,7 @@ type driver struct {
 	faults       *faults
 	measurements *measurements
 	instance     *host.Instance
+	rebound      rebound
 }
 
 func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver, error) {
@@ -135,13 +149,13 @@ func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver
 	if err != nil {
 		return nil, fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
-	m := newMeasurements(n, g, claims, instance)
-	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot)
-	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
+	m := newMeasurements(n, g, s, claims, instance)
+	n.metrics.CollectRecords(claims.engine.View(), m.usage.Users, m.sampler.Snapshot)
+	n.metrics.CollectHealth(g.scans, claims.engine.View(), f.tracker.Last)
 	n.metrics.CollectStuck(claims.mig)
 	n.metrics.CollectHolders(m.holders, g.scans)
 	n.metrics.CollectUsage(m.meter)
-	return &driver{n, g, s, claims, f, m, instance}, nil
+	return &driver{n, g, s, claims, f, m, instance, rebound{notify.NewTrigger()}}, nil
 }
 
 func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
@@ -171,7 +185,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		Holders:       d.measurements.holders,
 		Cordoned:      d.cordons,
 		Readiness:     readiness,
-		Records:       d.claims.engine,
+		Records:       d.claims.engine.View(),
 		Reports:       d.events,
 	})
 	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
@@ -188,8 +202,8 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		DevicePlugins:    d.gpus.devicePlugins,
 		Usage:            d.measurements.usage,
 		VanishedGrace:    d.VanishedClaimGrace,
-		Idle:             freeMemory,
 		Settings:         settings,
+		Rebound:          d.rebound.Trigger,
 		ClaimsChanged:    d.measurements.meter.Changed,
 		XIDs: kubeletplugin.XIDOptions{
 			Library:  d.gpus.library,
@@ -231,7 +245,8 @@ func (d *driver) newSettings() (*executor.Settings, error) {
 }
 
 func (d *driver) background() []kubeletplugin.Runner {
-	out := []kubeletplugin.Runner{d.cordons, d.sharing, d.measurements.meter, d.measurements.holders, d.claims.hook}
+	out := []kubeletplugin.Runner{d.rebound, d.cordons, d.sharing, d.measurements.meter, d.measurements.holders,
+		d.claims.hook}
 	if measured(d.Config) {
 		out = append(out, d.measurements.sampler)
 	}
@@ -245,9 +260,19 @@ func (d *driver) background() []kubeletplugin.Runner {
 		out = append(out, d.claims.limiter)
 	}
 	if d.MPSDir != "" {
-		out = append(out, mps.NewWatcher(d.claims.mps, d.claims.engine, d.events))
+		out = append(out, mps.NewWatcher(d.claims.mps, d.claims.engine.View(), d.events))
 	}
 	return out
+}
+
+// rebound is fired after an event of the kernel about the driver or its GPUs. The plugin compares device numbers at
+// intervals too.
+type rebound struct{ notify.Trigger }
+
+func (r rebound) Run(ctx context.Context) {
+	if err := host.Uevents(ctx, r.Fire); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "A reload of the driver is noticed some seconds later")
+	}
 }
 
 // version is set by the build.

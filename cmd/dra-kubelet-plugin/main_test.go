@@ -164,12 +164,3 @@ func TestServeHTTP_BadAddress_ReturnsError(t *testing.T) {
 	}
 	stop()
 }
-
-func TestFreeMemory_Repeated_LeavesTheProgramRunning(t *testing.T) {
-	for range 3 {
-		freeMemory()
-	}
-	if _, err := os.ReadFile("/proc/self/maps"); err != nil {
-		t.Fatal(err)
-	}
-}

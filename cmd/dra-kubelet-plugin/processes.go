@@ -29,20 +29,26 @@ type measurements struct {
 	meter   *gpuusage.Meter
 }
 
-func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *measurements {
+func newMeasurements(n *node, g *gpus, s *sharingSettings, c *claims, instance *host.Instance) *measurements {
 	usage := podresources.NewUsage(g.kubelet, podresources.UsageOptions{
 		ProcRoot: n.ProcRoot, Scans: g.scans, Root: c.root, Records: c.engine, Ignored: n.IgnoredProcesses,
 	})
-	o := sampler.Options{Library: g.library, Locks: g.sampler, Scans: g.scans, Records: c.engine, Idle: n.MetricsIdle}
+	o := sampler.Options{Library: g.library, Locks: g.sampler, Scans: g.scans, Records: c.engine.View(),
+		Idle: n.MetricsIdle}
 	if measured(n.Config) {
 		o.ProcRoot, o.Mounts = processes(n, c)
 	}
 	samples := sampler.New(o)
-	holders := podresources.NewHolders(usage, podresources.HoldersOptions{SysRoot: n.SysRoot, AllowReset: n.AllowReset,
-		Changed: n.changed})
+	holders := podresources.NewHolders(usage, podresources.HoldersOptions{
+		Records:    c.engine.View(),
+		Sharing:    s,
+		SysRoot:    n.SysRoot,
+		AllowReset: n.AllowReset,
+		Changed:    n.changed,
+	})
 	// Earlier versions kept the sums of GPU seconds in this file. Nothing reads one that stays.
 	_ = n.machine.Remove("usage.remove", filepath.Join(stateDir(n.Config), "usage.json"))
-	meter := gpuusage.NewMeter(c.engine, g.scans, g.devicePlugins, samples, instance)
+	meter := gpuusage.NewMeter(c.engine.View(), g.scans, g.devicePlugins, samples, instance)
 	return &measurements{usage, holders, samples, meter}
 }
 

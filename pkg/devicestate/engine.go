@@ -100,6 +100,7 @@ type Engine struct {
 	o       Options
 	records *record.Store
 	locks   string
+	view    View
 
 	recovering, identifying, verifying, confirming, keeping claimWork
 
@@ -133,6 +134,7 @@ func Open(o Options) (*Engine, error) {
 	o.WorkLimit, o.CallLimit = cmp.Or(o.WorkLimit, 2*time.Second), cmp.Or(o.CallLimit, 38*time.Second)
 	o.Grace = cmp.Or(o.Grace, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
+	e.view.Engine = e
 	for _, w := range []*claimWork{&e.recovering, &e.identifying, &e.verifying, &e.confirming, &e.keeping} {
 		w.Ordered = o.Host.Ordered()
 	}
@@ -143,6 +145,9 @@ func Open(o Options) (*Engine, error) {
 	e.records, err = record.Open(o.Host, filepath.Join(o.Dir, "records"))
 	return e, err
 }
+
+// View returns the Engine for those that only look.
+func (e *Engine) View() *View { return &e.view }
 
 func (e *Engine) node() plan.Node {
 	return plan.Node{

@@ -311,16 +311,25 @@ func nameAt(p plan.Plan, address string) string {
 // Held lists the plans of all records in any state, because their devices must stay published. If incomplete is true, a
 // record's plan is unknown, and any GPU in no plan may be held too.
 func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
+	plans, incomplete, _, err = e.held()
+	return plans, incomplete, err
+}
+
+// held is Held. recorded means that each plan is that of a readable record, so that only a change of a record changes
+// the list.
+func (e *Engine) held() (plans []plan.Plan, incomplete, recorded bool, err error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
-		return nil, false, err
+		return nil, false, false, err
 	}
 	uids, specs, err := e.uids()
 	if err != nil {
-		return nil, false, err
+		return nil, false, false, err
 	}
+	recorded = true
 	for _, uid := range union(uids, specs) {
 		r, err := e.records.Get(uid)
+		recorded = recorded && err == nil && r.State != record.Unknown
 		switch r = e.bestRecord(uid, boot, r, err); phaseOf(r, boot) {
 		case absent: // Another call released it.
 		case unknown:
@@ -329,7 +338,7 @@ func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
 			plans = append(plans, r.Plan)
 		}
 	}
-	return plans, incomplete, nil
+	return plans, incomplete, recorded, nil
 }
 
 // WithGPULock calls do with the lock of a GPU and the plans that hold a part of it. It does nothing while some of these

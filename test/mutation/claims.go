@@ -6,6 +6,26 @@ package main
 // claimMutations change work on claims: the engine, its records, files and locks.
 var claimMutations = []Mutation{
 	{
+		Name: "a list of plans outlives a change in the same tick of the clock", File: "pkg/devicestate/view.go",
+		Old: "recorded && stamp.Settled(now)", New: "recorded",
+		Package: state, Test: "TestView_NewChange_ReadsAgain",
+	},
+	{
+		Name: "a list of plans outlives a change of a record", File: "pkg/devicestate/view.go",
+		Old: "stamp == v.stamp && ", New: "",
+		Package: state, Test: "TestView_AnyChange_ListFollows",
+	},
+	{
+		Name: "a list without an unreadable record is kept", File: "pkg/devicestate/view.go",
+		Old: "err == nil && recorded && ", New: "err == nil && ",
+		Package: state, Test: "TestView_AnyChange_ListFollows",
+	},
+	{
+		Name: "a list of plans is never read again", File: "pkg/devicestate/view.go",
+		Old: " && now.Sub(v.read) < readAgain", New: "",
+		Package: state, Test: "TestView_RecordDamagedInPlace_SeenWithinTenMinutes",
+	},
+	{
 		Name: "an outdated spec waits for the check of its claim", File: "pkg/devicestate/recover.go",
 		Old: "unconfirmed, err := e.confirm(ctx)", New: "unconfirmed, err := []Finding(nil), error(nil)",
 		Package: state, Test: "TestRecover_GPUHangs_SpecsStillFollowNumbers",

@@ -26,18 +26,43 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
 	},
 	{
+		Name: "numbers that change without an event of the kernel are not compared", File: "pkg/node/kubeletplugin/recovery.go",
+		Old: "r.engine.Incomplete() || r.engine.Renumbered()", New: "r.engine.Incomplete()",
+		Package: "./pkg/node/kubeletplugin", Test: "TestRecovery_NumbersChange_ComparedAtEventsAndAtIntervals",
+	},
+	{
+		Name: "dropped caches of the kernel look like a reload", File: "pkg/gpu/inventory/numbers.go",
+		Old: "s.Ino, s.Btime.Sec, s.Btime.Nsec)", New: "s.Ino, s.Ctime.Sec, s.Ctime.Nsec)",
+		Package: "./pkg/gpu/inventory", Test: "TestBindings_CachesDropped_AreEqual",
+	},
+	{
+		Name: "minor numbers of before a binding stay", File: "pkg/gpu/inventory/numbers.go",
+		Old: "bindings == \"\" || bindings != m.bindings", New: "bindings == \"\"",
+		Package: "./pkg/gpu/inventory", Test: "TestMinorNumbers_BindingsSame_FilesNotReadAgain",
+	},
+	{
+		Name: "processes are read for GPUs without published partitions", File: "pkg/node/kubeletplugin/podresources/holders.go",
+		Old: "placements != sharing.LaterPlacements && ", New: "",
+		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestHolders_PartitionsPublished_SearchedAtOnce",
+	},
+	{
+		Name: "the files of a process that ran are not read again", File: "pkg/node/kubeletplugin/podresources/holders.go",
+		Old: "known && p.state == state", New: "known",
+		Package: "./pkg/node/kubeletplugin/podresources", Test: "TestHolders_ProcessDidNotRun_FilesNotReadAgain",
+	},
+	{
 		Name: "a scan that finds other minor numbers starts no recovery", File: "pkg/devicestate/confirm.go",
 		Old: "|| !maps.Equal(e.minors, minors)\n", New: "|| !maps.Equal(e.minors, minors) && false\n",
 		Package: "./pkg/node/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
 	},
 	{
 		Name: "a GPU that was bound again looks as before", File: "pkg/gpu/inventory/numbers.go",
-		Old: "s.Ino, s.Ctim.Sec, s.Ctim.Nsec)", New: "0*s.Ino, 0, 0)",
+		Old: "s.Ino, s.Btime.Sec, s.Btime.Nsec)", New: "0*s.Ino, 0, 0)",
 		Package: "./pkg/gpu/inventory", Test: "TestBindings_DriverOrGPUBoundAgain_Differs",
 	},
 	{
 		Name: "a poll compares no minor numbers", File: "pkg/gpu/inventory/watch.go",
-		Old: "	b.WriteString(i.minors.read(gpus, addresses))\n", New: "	_ = addresses\n",
+		Old: "	b.WriteString(i.minors.read(gpus, addresses, bindings))\n", New: "	_ = addresses\n",
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_MinorNumbersChange_ScansAtNextPoll",
 	},
 	{
@@ -267,11 +292,6 @@ var pluginMutations = []Mutation{
 		Name: "a released claim's partition passes for external", File: "pkg/node/kubeletplugin/publishing/node.go",
 		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotExternal",
-	},
-	{
-		Name: "an idle plugin frees memory all the time", File: "pkg/node/kubeletplugin/plugin.go",
-		Old: "if idle%idleRepeat == 0 {", New: "if idle >= 0 {",
-		Package: "./pkg/node/kubeletplugin", Test: "TestWatchIdle_NoCalls_FreesMemoryEveryMinute",
 	},
 	{
 		Name: "a scan of MPS daemons always reads all records", File: "pkg/claim/executor/mps/watcher.go",

@@ -15,6 +15,7 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/testing/devicestatetest"
 	"gpu-dra-driver/internal/testing/kubelettest"
 	"gpu-dra-driver/pkg/cdi/store"
@@ -41,6 +42,10 @@ type plugin struct {
 	// Kernel is passed to devicestate.Options, and Tick to inventory.Options; nil means none, and short ticks.
 	Kernel func() string
 	Tick   func(time.Duration) (<-chan time.Time, func())
+
+	// Rebound is passed to kubeletplugin.Options by the plugin that runs. The kernel has no events of
+	// simulated GPUs.
+	Rebound notify.Trigger
 
 	// DriverVersion is for the machine that Start makes; empty means the profile's.
 	DriverVersion string

@@ -12,6 +12,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/host"
 )
@@ -50,6 +53,39 @@ func Open(h *host.Host, dir string) (*Store, error) {
 }
 
 func file(dir, uid string) string { return filepath.Join(dir, uid+suffix) }
+
+// Stamp is a state of the record directories. Each write, move and removal of a record changes a name in one of them,
+// and so the kernel's time of that directory. Unlike its modification time, no program can set that.
+type Stamp [2]struct {
+	device, inode uint64
+	changed       unix.Timespec
+}
+
+// Stamp returns the present state.
+func (s *Store) Stamp() (stamp Stamp, err error) {
+	for i, dir := range []string{s.claims, s.unknown} {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			return stamp, fmt.Errorf("look at the records in %s: %w", dir, err)
+		}
+		stamp[i].device, stamp[i].inode, stamp[i].changed = st.Dev, st.Ino, st.Ctim
+	}
+	return stamp, nil
+}
+
+// granularity is more than the finest difference of a directory's times: ticks of some milliseconds, or whole seconds.
+const granularity = 2 * time.Second
+
+// Settled reports whether a change after now has another stamp: no directory changed so shortly before now that both
+// changes can have one time. now is at most the time of the stamp. After the clock was set back, times can repeat.
+func (s Stamp) Settled(now time.Time) bool {
+	for _, dir := range s {
+		if now.Sub(time.Unix(dir.changed.Unix())).Abs() < granularity {
+			return false
+		}
+	}
+	return true
+}
 
 // Get reads a claim's record. A missing one is fs.ErrNotExist, a damaged one ErrUnreadable.
 func (s *Store) Get(uid string) (Record, error) {

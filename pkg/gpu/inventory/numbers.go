@@ -21,14 +21,15 @@ import (
 var modules = []string{"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"}
 
 // Bindings returns a text that differs after the kernel has loaded a driver's module again, or bound a GPU to the
-// driver again, which gives the GPU a minor number. sysfs has a new inode for each. It makes a dozen system calls, and
-// none reaches the driver, which can hang.
+// driver again, which gives the GPU a minor number. sysfs gives each a new inode number, and a file system that uses
+// numbers again has a time of birth. Other times change in sysfs after the kernel dropped its caches. It makes a dozen
+// system calls, and none reaches the driver, which can hang.
 func Bindings(sysRoot string) string {
 	var b strings.Builder
 	add := func(path string) {
-		var s unix.Stat_t
-		if unix.Lstat(path, &s) == nil {
-			fmt.Fprintf(&b, "%s %d %d.%d\n", filepath.Base(path), s.Ino, s.Ctim.Sec, s.Ctim.Nsec)
+		var s unix.Statx_t
+		if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &s) == nil {
+			fmt.Fprintf(&b, "%s %d %d.%d\n", filepath.Base(path), s.Ino, s.Btime.Sec, s.Btime.Nsec)
 		}
 	}
 	for _, m := range modules {
@@ -54,15 +55,20 @@ var minorForm = regexp.MustCompile(`(?m)^Device Minor:.*$`)
 type minorNumbers struct {
 	reading host.Attempts[minorNumber]
 	last    map[string]string
+	// bindings are those with which all of last were read, "" if they are not known.
+	bindings string
 }
 
 type minorNumber struct{ address, line string }
 
-// read returns the line of each GPU in order.
-func (m *minorNumbers) read(dir string, addresses []string) string {
+// read returns the line of each GPU in order. It reads the files again after the bindings changed, which give the
+// numbers.
+func (m *minorNumbers) read(dir string, addresses []string, bindings string) string {
 	gpus := map[string]minorNumber{}
 	for _, address := range addresses {
-		gpus[address] = minorNumber{address: address}
+		if _, known := m.last[address]; !known || bindings == "" || bindings != m.bindings {
+			gpus[address] = minorNumber{address: address}
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), minorLimit)
 	defer cancel()
@@ -74,7 +80,11 @@ func (m *minorNumbers) read(dir string, addresses []string) string {
 	for _, a := range ended {
 		if a.Err == nil {
 			m.last[a.Item.address] = a.Item.line
+			delete(gpus, a.Item.address)
 		}
+	}
+	if m.bindings = bindings; len(gpus) > 0 {
+		m.bindings = "" // The others are read again.
 	}
 	var b strings.Builder
 	for _, address := range addresses {

@@ -4,11 +4,14 @@
 package inventory
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -39,6 +42,29 @@ func TestBindings_DriverOrGPUBoundAgain_Differs(t *testing.T) {
 				t.Errorf("before %q, during %q, after %q", before, during, after)
 			}
 		})
+	}
+}
+
+// TestBindings_CachesDropped_AreEqual changes the times that sysfs has from its inodes in memory, which the kernel makes
+// anew after it dropped its caches.
+func TestBindings_CachesDropped_AreEqual(t *testing.T) {
+	m := simtest.Root(t, "hgx-h100", nil)
+	before, changed := Bindings(m.SysRoot), 0
+	for _, dir := range []string{"module", "bus/pci/drivers/nvidia"} {
+		entries, err := os.ReadDir(filepath.Join(m.SysRoot, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(m.SysRoot, dir, e.Name())
+			if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, make([]unix.Timespec, 2), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				t.Fatal(err)
+			}
+			changed++
+		}
+	}
+	if after := Bindings(m.SysRoot); after != before || changed < 9 {
+		t.Errorf("after %d files have other times: %q, before %q", changed, after, before)
 	}
 }
 
@@ -84,10 +110,10 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := minorNumbers{last: map[string]string{}}
+	m, bindings := minorNumbers{last: map[string]string{}}, "1"
 	read := func() string {
 		numbers := make(chan string, 1)
-		go func() { numbers <- m.read(dir, []string{"a", "b"}) }()
+		go func() { numbers <- m.read(dir, []string{"a", "b"}, bindings) }()
 		select {
 		case n := <-numbers:
 			return n
@@ -97,6 +123,7 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 		}
 	}
 	before := read()
+	bindings = "2"
 	if err := os.Remove(file("a")); err != nil {
 		t.Fatal(err)
 	}
@@ -118,5 +145,25 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 	}
 	if now := read(); now == before {
 		t.Errorf("the number of the other GPU is not read: %q", now)
+	}
+}
+
+// TestMinorNumbers_BindingsSame_FilesNotReadAgain: only a binding gives a number. Without bindings each poll reads.
+func TestMinorNumbers_BindingsSame_FilesNotReadAgain(t *testing.T) {
+	dir, m := t.TempDir(), minorNumbers{last: map[string]string{}}
+	for i, c := range []struct {
+		bindings string
+		want     int
+	}{{"", 0}, {"", 1}, {"x", 2}, {"x", 2}, {"y", 4}, {"y", 4}, {"x", 6}, {"", 7}, {"x", 8}} {
+		number := fmt.Sprintf("Device Minor: \t %d", i)
+		if err := os.MkdirAll(filepath.Join(dir, "a"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "a/information"), []byte(number+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := m.read(dir, []string{"a"}, c.bindings), fmt.Sprintf("\na Device Minor: \t %d", c.want); got != want {
+			t.Errorf("poll %d with bindings %q: %q, want %q", i, c.bindings, got, want)
+		}
 	}
 }

@@ -248,9 +248,10 @@ func (i *Inventory) files() string {
 	for _, e := range list(gpus) {
 		addresses = append(addresses, e.Name())
 	}
-	b.WriteString(i.minors.read(gpus, addresses))
 	// A GPU that left and came back during a scan has the name and number of before.
-	b.WriteString(Bindings(i.o.SysRoot))
+	bindings := Bindings(i.o.SysRoot)
+	b.WriteString(i.minors.read(gpus, addresses, bindings))
+	b.WriteString(bindings)
 	// Partitions appear and disappear as directories of the kernel's capabilities, gpu0/mig/gi1/ci0.
 	capabilities := filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities")
 	for _, g := range list(capabilities) {

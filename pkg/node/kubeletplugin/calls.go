@@ -36,7 +36,6 @@ var errStopping = errors.New("the plugin is stopping")
 type calls struct {
 	metrics    *metrics.Metrics
 	registered atomic.Bool
-	count      atomic.Uint64
 	// publish is fired after the kubelet registered the plugin.
 	publish notify.Trigger
 
@@ -79,7 +78,6 @@ func (c *calls) intercept(
 	if m, ok := req.(proto.Message); ok && proto.Size(m) == 0 {
 		return handler(ctx, req) // A call of the health probe.
 	}
-	c.count.Add(1)
 	ctx, done, err := c.begin(ctx)
 	if err != nil {
 		return nil, err

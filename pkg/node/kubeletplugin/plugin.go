@@ -6,13 +6,11 @@ package kubeletplugin
 import (
 	"context"
 	"fmt"
-	"math"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
@@ -50,11 +48,11 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called when the kubelet has stopped calling and then every minute.
-	Idle func()
 	// Settings restores GPU settings that no claim needs, after releases and at intervals.
 	Settings *executor.Settings
 	XIDs     XIDOptions
+	// Rebound is fired after the kernel may have changed device numbers. The plugin fires it after scans.
+	Rebound notify.Trigger
 	// ClaimsChanged is fired after each preparation and release. Default: none.
 	ClaimsChanged notify.Trigger
 	// Background runs concurrently until its context ends.
@@ -130,10 +128,6 @@ const (
 	kubeletLimit = 3 * time.Second
 	// stopLimit limits the wait for background work.
 	stopLimit = 2 * time.Second
-	// idleAfter is the time without calls after which the plugin is idle.
-	idleAfter = 10 * time.Second
-	// idleRepeat is the number of these times after which Idle is called again, because periodic work needs memory too.
-	idleRepeat = 6
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
@@ -157,7 +151,7 @@ func New(
 		ProcRoot: o.XIDs.ProcRoot,
 		SysRoot:  o.XIDs.SysRoot,
 		Locks:    o.XIDs.Locks,
-		Records:  engine,
+		Records:  engine.View(),
 		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore},
 		XIDs:     o.XIDs.Polls,
 		Poll:     o.Inventory.Trigger,
@@ -211,8 +205,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		return err
 	}
 	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings,
-		p.watchIdle, p.watchOther,
-		p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
+		p.watchOther, p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
 	for _, work := range append(p.o.Background, p.o.DevicePlugins) {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work.Run(ctx) }) })
 	}
@@ -247,6 +240,7 @@ func (p *Plugin) watchInventory(ctx context.Context) {
 			if err := p.node.Found(ctx, s, err); err != nil {
 				p.fatal.fail(err)
 			}
+			p.o.Rebound.Fire()
 		})
 	})
 }
@@ -285,20 +279,4 @@ func (p *Plugin) registrar() string {
 		file = draplugin.RollingUpdateRegistrarSocketFile(p.o.RegistrarDir, p.o.Driver, types.UID(p.o.PodUID))
 	}
 	return filepath.Join(p.o.RegistrarDir, file)
-}
-
-// watchIdle calls Idle while the kubelet does not call.
-func (p *Plugin) watchIdle(ctx context.Context) {
-	last, idle := uint64(math.MaxUint64), 0
-	wait.UntilWithContext(ctx, func(context.Context) {
-		now := p.calls.count.Load()
-		if now != last {
-			last, idle = now, 0
-			return
-		}
-		if idle%idleRepeat == 0 {
-			p.o.Idle()
-		}
-		idle++
-	}, idleAfter)
 }

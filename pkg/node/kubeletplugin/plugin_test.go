@@ -74,6 +74,7 @@ func build(e *env.Env) func(context.Context) error {
 	e.Metrics = m
 	events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
 	scans, changed := inventory.NewLatest(), notify.NewTrigger()
+	e.Rebound = notify.NewTrigger()
 	served, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), podresources.DevicePluginSetting)
 	if err != nil {
 		e.Fatal(err)
@@ -106,11 +107,11 @@ func build(e *env.Env) func(context.Context) error {
 	}
 	library := nvmlfake.NewRoot(e.Machine.Path)
 	faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
-	m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
+	m.CollectRecords(engine.View(), func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
 		func() sampler.Snapshot { return sampler.Snapshot{} })
 	cordons := publishing.NewCordons(e.API(), env.Driver, env.Node, events, changed)
 	node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
-		Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,
+		Records: engine.View(), Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins, Cordoned: cordons,
 	})
 	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 		Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort, PodUID: e.PodUID,
@@ -128,7 +129,7 @@ func build(e *env.Env) func(context.Context) error {
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 			ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
 		}),
-		VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons},
+		VanishedGrace: time.Hour, Rebound: e.Rebound, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{cordons},
 	}).Run
 }
 
@@ -460,6 +461,7 @@ func TestPlugin_MinorNumbersChange_SpecFollows(t *testing.T) {
 						s.Add(&s.GPUs[i])
 					}
 				})
+				e.Rebound.Fire()
 				e.Eventually(fmt.Sprintf("the spec with /dev/nvidia%d", minor), func() (bool, string) {
 					spec, err := os.ReadFile(filepath.Join(e.CDIDir(), "k8s."+env.Driver+"-claim_u-1.json"))
 					has := func(n int) bool { return strings.Contains(string(spec), fmt.Sprintf(`/dev/nvidia%d"`, n)) }

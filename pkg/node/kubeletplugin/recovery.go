@@ -17,6 +17,7 @@ import (
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor"
@@ -30,10 +31,8 @@ const (
 	// settingsInterval is the longest pause between two attempts to restore unneeded settings.
 	settingsInterval = time.Minute
 	// recoverPause is the pause after an incomplete pass, and the interval of checks for missing CDI specs, which can
-	// be deleted while pods run.
+	// be deleted while pods run, and for other device numbers without an event of the kernel.
 	recoverPause = 10 * time.Second
-	// numbersInterval is the longest time for which a CDI spec names other devices after their numbers changed.
-	numbersInterval = 250 * time.Millisecond
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
 	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an
@@ -52,6 +51,8 @@ type recovery struct {
 	changes  *changes
 	fatal    fatal
 	settings *executor.Settings
+	// rebound requests a comparison of device numbers.
+	rebound notify.Trigger
 
 	once sync.Once
 	done chan struct{} // Closed after the first pass.
@@ -67,6 +68,7 @@ func newRecovery(
 ) *recovery {
 	return &recovery{
 		engine: engine, claims: claims, metrics: m, events: e, changes: c, fatal: f, settings: o.Settings,
+		rebound: o.Rebound,
 		deleted: devicestate.NewDeletedClaims(engine, claims, o.Usage, o.VanishedGrace),
 		done:    make(chan struct{}), notified: map[string]string{},
 	}
@@ -75,8 +77,6 @@ func newRecovery(
 // run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or devices
 // may have other numbers.
 func (r *recovery) run(ctx context.Context) {
-	numbers := time.NewTicker(numbersInterval)
-	defer numbers.Stop()
 	for {
 		clean, began := false, false
 		reporting.Protect(r.metrics, func() { clean, began = r.recover(ctx) })
@@ -85,15 +85,16 @@ func (r *recovery) run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-numbers.C:
-				// A pass that cannot list the claims would fail four times a second.
+			case <-r.rebound:
+				// A pass that cannot list the claims would fail at each event.
 				again = began && r.engine.Renumbered()
 			case <-ended:
 				lost, err := r.engine.MissingSpecs()
 				if errors.Is(err, store.ErrUnlinked) {
 					r.fatal.fail(err)
 				}
-				again = !clean || err != nil || lost || r.engine.Incomplete() // The next pass reports the error.
+				again = !clean || err != nil || lost || // The next pass reports the error.
+					r.engine.Incomplete() || r.engine.Renumbered()
 				ended = time.After(recoverPause)
 			}
 		}

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/notify/notifytest"
 	env "gpu-dra-driver/internal/testing/kubeletplugintest"
 	"gpu-dra-driver/pkg/cdi/store"
@@ -79,13 +81,59 @@ func TestRecovery_ClaimsNotListed_NextPassWaits(t *testing.T) {
 	}
 	r := newRecovery(engine, nil, newEvents(e), e.Metrics, newChanges(), nil, Options{})
 	synctest.Test(t, func(t *testing.T) {
+		r.rebound = notify.NewTrigger()
 		ctx, cancel := context.WithTimeout(t.Context(), recoverPause*5/2)
 		defer cancel()
-		r.run(ctx)
+		go r.run(ctx)
+		for range 20 {
+			r.rebound.Fire()
+			time.Sleep(recoverPause / 10)
+		}
+		<-ctx.Done()
 	})
 	if looks != 0 {
 		t.Errorf("%d looks at device numbers after passes that did not begin", looks)
 	}
+}
+
+// TestRecovery_NumbersChange_ComparedAtEventsAndAtIntervals has a kernel that gives other numbers.
+func TestRecovery_NumbersChange_ComparedAtEventsAndAtIntervals(t *testing.T) {
+	e, dir, kernel := env.New(t), t.TempDir(), new(atomic.Int32)
+	h := host.New(host.Options{})
+	t.Cleanup(h.Close)
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Reports: notifytest.Reporter(nil),
+		Scans: inventory.NewLatest(), Kernel: func() string { return fmt.Sprint(kernel.Load()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, newChanges(), nil, Options{})
+	synctest.Test(t, func(t *testing.T) {
+		r.rebound, r.done = notify.NewTrigger(), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			r.run(ctx)
+			close(ended)
+		}()
+		for range 3 {
+			for event, limit := range map[bool]time.Duration{true: 0, false: recoverPause} {
+				synctest.Wait()
+				kernel.Add(1)
+				if event {
+					r.rebound.Fire()
+				}
+				time.Sleep(limit)
+				synctest.Wait()
+				if engine.Renumbered() {
+					t.Errorf("with an event %v, specs are not compared within %s", event, limit)
+				}
+			}
+		}
+		cancel()
+		<-ended
+	})
 }
 
 func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {

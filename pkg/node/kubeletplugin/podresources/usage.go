@@ -50,7 +50,8 @@ type UsageOptions struct {
 	// Scans has the current minor numbers.
 	Scans *inventory.Latest
 	Root  Root
-	// Records has the devices of all claims: an unknown claim may be on any GPU that no other claim holds.
+	// Records has the devices of all claims: an unknown claim may be on any GPU that no other claim holds. It reads
+	// them anew, because a GPU is released by this answer.
 	Records plan.Held
 	// Ignored are the names of further processes that open GPUs without using them.
 	Ignored []string
@@ -163,7 +164,7 @@ func (u *Usage) ofUnknown(ctx context.Context) (string, error) {
 func (u *Usage) user(ctx context.Context, wanted func(file string) bool) (string, error) {
 	// The plugin has the GPUs of claims open to wait for XIDs. A name would not do: a tenant can choose the same.
 	own, _ := os.Readlink(filepath.Join(u.o.ProcRoot, "self"))
-	return u.search(ctx, wanted, func(pid, name string, open []string) bool {
+	return u.search(ctx, openFiles, wanted, func(pid, name string, open []string) bool {
 		return pid == own || u.monitors(open) || slices.Contains(u.o.Ignored, name)
 	})
 }
@@ -174,14 +175,16 @@ var resetIgnored = []string{"nvidia-persiste", "nv-fabricmanage"}
 // Client returns a process that has a GPU open, or "". Monitoring agents and this plugin count too.
 func (u *Usage) Client(ctx context.Context, g gpu.GPU) (string, error) {
 	wanted := func(file string) bool { return isNode(file)(nodeOf(g.Minor)) }
-	return u.search(ctx, wanted, func(_, name string, _ []string) bool {
+	return u.search(ctx, openFiles, wanted, func(_, name string, _ []string) bool {
 		return slices.Contains(resetIgnored, name)
 	})
 }
 
-// search returns a process that has a wanted device node open, unless ignored says otherwise.
+// search returns a process that has a wanted device node open, unless ignored says otherwise. files returns the files
+// that the process of a directory has open.
 func (u *Usage) search(
-	ctx context.Context, wanted func(file string) bool, ignored func(pid, name string, open []string) bool,
+	ctx context.Context, files func(dir string) ([]string, error), wanted func(file string) bool,
+	ignored func(pid, name string, open []string) bool,
 ) (string, error) {
 	processes, err := os.ReadDir(u.o.ProcRoot)
 	if err != nil {
@@ -195,7 +198,7 @@ func (u *Usage) search(
 			return "", err
 		}
 		dir := filepath.Join(u.o.ProcRoot, p.Name())
-		open, err := openFiles(dir)
+		open, err := files(dir)
 		if err != nil {
 			return "", err
 		}
