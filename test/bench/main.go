@@ -25,8 +25,8 @@ func main() { command.Main("bench", run) }
 type options struct {
 	samples, rounds, prepared int
 	idle                      int
-	raw, only, profile        string
-	strict                    bool
+	raw, only                 string
+	profile, strict           bool
 }
 
 func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.IntVar(&o.idle, "idle", 60, "seconds at rest before memory and CPU are read")
 	flags.StringVar(&o.raw, "raw", "", "directory for the raw samples")
 	flags.StringVar(&o.only, "only", "", "regular expression of the parts to run; the plugin always starts")
-	flags.StringVar(&o.profile, "profile", "", "host:port of the plugin's metrics; its CPU profile at rest goes to the raw samples")
+	flags.BoolVar(&o.profile, "profile", false, "keep the plugin's CPU profile at rest with the raw samples")
 	flags.BoolVar(&o.strict, "strict", false, "fail when a figure is over its budget")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,6 +61,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		run  func(context.Context) error
 	}{
 		{"start to published", b.start},
+		{"rest without claims", b.restWithoutClaims},
 		{"prepare one at a time", b.single},
 		{"prepare eight at once", b.eight},
 		{"prepare a group of eight", b.group},
@@ -74,6 +75,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		{fmt.Sprintf("prepare beside %d prepared", o.prepared), b.growth},
 		{"fault to taint", b.faults},
 		{"rest", b.rest},
+		{"rest with MPS", b.restWithMPS},
 		{"rounds", b.leaks},
 	} {
 		if !only.MatchString(part.name) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,7 @@ type bench struct {
 	rows  []table.Row
 
 	dir    string
+	http   string // the plugin's address for metrics and profiles
 	plugin *exec.Cmd
 	mps    *exec.Cmd
 	conn   *grpc.ClientConn
@@ -59,8 +61,11 @@ func (b *bench) start(ctx context.Context) error {
 	if err := errors.Join(b.startSupervisor(), b.servePodResources()); err != nil {
 		return err
 	}
+	if b.http, err = freeAddress(); err != nil {
+		return err
+	}
 	b.plugin = exec.Command(binary, append(b.stage.PluginArguments(b.dir, b.node), "--mps-dir="+b.mpsDir(),
-		"--kubelet-pod-resources-directory-path="+b.dir, "--http-endpoint="+b.profile, "--pprof-path=/debug/pprof")...)
+		"--kubelet-pod-resources-directory-path="+b.dir, "--http-endpoint="+b.http, "--pprof-path=/debug/pprof")...)
 	b.plugin.Stdout, b.plugin.Stderr = logFile, logFile
 	b.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
@@ -87,6 +92,15 @@ func (b *bench) start(ctx context.Context) error {
 	b.dra = drapb.NewDRAPluginClient(b.conn)
 	_, err = b.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}, grpc.WaitForReady(true))
 	return err
+}
+
+// freeAddress returns a local address on which no process listens.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }
 
 func (b *bench) close() {

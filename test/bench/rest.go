@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,53 +16,151 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
 	"gpu-dra-driver/test/bench/table"
 )
 
-// settle is the time after which the plugin has looked up the new claims, once a minute, is idle and has returned memory.
-const settle = 65 * time.Second
+const (
+	// settle is the time after which the plugin has looked up the new claims, once a minute, and the supervisor has met
+	// the servers of new daemons.
+	settle = 65 * time.Second
+	// scrapeInterval is that of Prometheus in most clusters.
+	scrapeInterval = 30 * time.Second
+	// openFiles are those of the node's processes, which the plugin searches for programs that have GPUs open.
+	openFiles, processes = 30_000, 300
+	// daemons are those of MPS, one for each GPU.
+	daemons = 8
+)
 
-// rest reads memory and CPU time of the idle plugin, with the claims of growth still prepared.
-func (b *bench) rest(ctx context.Context) error {
+// pause waits, unless the context ends.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(settle):
+	case <-time.After(d):
+		return nil
 	}
-	before, err := b.cpu()
+}
+
+// job measures the processor time of a job as part of a processor, and adds a row with its budget in percent.
+func (b *bench) job(ctx context.Context, name string, budget float64, spent func() (time.Duration, error)) error {
+	before, err := spent()
 	if err != nil {
 		return err
 	}
-	rested := time.After(time.Duration(b.idle) * time.Second)
-	if b.profile != "" { // Its signals come with CPU time only, so at rest it costs little.
-		if err := b.keepProfile(ctx); err != nil {
+	began := time.Now()
+	if err := pause(ctx, time.Duration(b.idle)*time.Second); err != nil {
+		return err
+	}
+	after, err := spent()
+	percent := 100 * float64(after-before) / float64(time.Since(began))
+	b.rows = append(b.rows, table.Plain(name, fmt.Sprintf("%.3f %%", percent), fmt.Sprintf("%.2f %%", budget), percent > budget))
+	return err
+}
+
+// restWithoutClaims measures the plugin before the first claim.
+func (b *bench) restWithoutClaims(ctx context.Context) error {
+	if err := errors.Join(b.openFiles(), pause(ctx, settle)); err != nil {
+		return err
+	}
+	return b.job(ctx, "CPU at rest, no claim", 0.05, b.cpu)
+}
+
+// openFiles makes the node's processes. None of them runs again.
+func (b *bench) openFiles() error {
+	for i := range processes {
+		dir := filepath.Join(b.stage.Root, "proc", strconv.Itoa(100_000+i))
+		if err := os.MkdirAll(filepath.Join(dir, "fd"), 0o755); err != nil {
 			return err
 		}
+		stat := fmt.Sprintf("%d (server) S 1 1 1 0 -1 4194560 9 0 0 0 4 2 0 0 20 0 1 0 100 0 0\n", 100_000+i)
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "comm"), []byte("server\n"), 0o644),
+			os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o644)); err != nil {
+			return err
+		}
+		for fd := range openFiles / processes {
+			if err := os.Symlink(fmt.Sprintf("socket:[%d]", fd), filepath.Join(dir, "fd", strconv.Itoa(fd))); err != nil {
+				return err
+			}
+		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-rested:
-	}
-	after, err := b.cpu()
-	if err != nil {
-		return err
-	}
-	rss, err := b.rss()
-	if err != nil {
-		return err
-	}
-	b.rows = append(b.rows,
-		table.Plain(fmt.Sprintf("memory at rest, %d prepared", b.prepared), fmt.Sprintf("%.1f MB", rss), "45 MB", rss > 45),
-		table.Plain("CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before)/float64(b.idle)), "0.15 %",
-			after-before > 0.0015*float64(b.idle)))
 	return nil
 }
 
-// keepProfile keeps the plugin's CPU profile of the time at rest.
-func (b *bench) keepProfile(ctx context.Context) error {
-	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", b.profile, b.idle)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// rest measures the idle plugin beside scrapes and a node's open files, with the claims of growth still prepared, and its
+// memory.
+func (b *bench) rest(ctx context.Context) error {
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	measured, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var work errgroup.Group
+	work.Go(func() error { return b.scrapes(measured) })
+	if b.profile {
+		work.Go(func() error { // Its signals come with CPU time only, so at rest it costs little.
+			return b.get(ctx, "/debug/pprof/profile?seconds="+strconv.Itoa(b.idle), filepath.Join(b.raw, "rest.pprof"))
+		})
+	}
+	err := b.job(ctx, fmt.Sprintf("CPU at rest, %d prepared, scraped", b.prepared), 0.1, b.cpu)
+	cancel()
+	if err := errors.Join(err, work.Wait()); err != nil {
+		return err
+	}
+	const scrapes = 10
+	before, err := b.cpu()
+	for range scrapes {
+		err = errors.Join(err, b.get(ctx, "/metrics", ""))
+	}
+	after, cpuErr := b.cpu()
+	rss, rssErr := b.memory("VmRSS:")
+	anonymous, memoryErr := b.memory("RssAnon:")
+	one := (after - before) / scrapes
+	b.rows = append(b.rows,
+		table.Plain("CPU of a scrape", table.Millis(one), "15 ms", one > 15*time.Millisecond),
+		table.Row{Figure: fmt.Sprintf("anonymous memory at rest, %d prepared", b.prepared), Value: fmt.Sprintf("%.1f MB", anonymous),
+			Floor: fmt.Sprintf("%.1f MB resident", rss), Ratio: "-", Budget: "20 MB", Over: anonymous > 20})
+	return errors.Join(err, cpuErr, rssErr, memoryErr)
+}
+
+// scrapes asks for the metrics as Prometheus does.
+func (b *bench) scrapes(ctx context.Context) error {
+	for pause(ctx, scrapeInterval/2) == nil {
+		if err := b.get(ctx, "/metrics", ""); err != nil && ctx.Err() == nil {
+			return err
+		}
+		_ = pause(ctx, scrapeInterval/2)
+	}
+	return nil
+}
+
+// restWithMPS measures the supervisor, and the processes by which it asks a daemon of each GPU.
+func (b *bench) restWithMPS(ctx context.Context) (err error) {
+	for gpu := range daemons {
+		claims, sharesErr := b.shares(ctx, gpu, 1)
+		if sharesErr != nil {
+			return sharesErr
+		}
+		if err := b.prepare(ctx, claims[0]); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.unprepare(ctx, claims[0])) }()
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	return b.job(ctx, fmt.Sprintf("CPU of the MPS supervisor, %d daemons", daemons), 0.15, func() (time.Duration, error) {
+		own, err := cpuOf(b.mps.Process.Pid)
+		asked, askedErr := cpuOfChildren(b.mps.Process.Pid)
+		return own + asked, errors.Join(err, askedErr)
+	})
+}
+
+// get asks the plugin's server, and keeps the answer in a file unless its name is empty.
+func (b *bench) get(ctx context.Context, path, file string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.http+path, nil)
 	if err != nil {
 		return err
 	}
@@ -71,10 +170,15 @@ func (b *bench) keepProfile(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %s", path, resp.Status)
+	case file == "":
+		return nil
 	}
-	return os.WriteFile(filepath.Join(b.raw, "rest.pprof"), data, 0o644)
+	return os.WriteFile(file, data, 0o644)
 }
 
 // leaks prepares and unprepares many times and compares files, descriptors and memory before and after.
@@ -149,7 +253,7 @@ func (b *bench) counts() (counts, error) {
 		return c, err
 	}
 	c.open = float64(len(open))
-	c.rss, err = b.rss()
+	c.rss, err = b.memory("VmRSS:")
 	return c, err
 }
 
@@ -157,36 +261,50 @@ func (b *bench) proc(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(b.plugin.Process.Pid), name)
 }
 
-// rss is in MB of 10^6 bytes.
-func (b *bench) rss() (float64, error) {
+// memory returns a line of the plugin's status file in MB of 10^6 bytes.
+func (b *bench) memory(name string) (float64, error) {
 	data, err := os.ReadFile(b.proc("status"))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, name); ok {
 			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
 			return kb * 1024 / 1e6, err
 		}
 	}
-	return 0, fmt.Errorf("no VmRSS in %s", b.proc("status"))
+	return 0, fmt.Errorf("no %s in %s", name, b.proc("status"))
 }
 
-// cpu is the CPU time so far, in seconds. The kernel counts it in hundredths.
-func (b *bench) cpu() (float64, error) {
-	data, err := os.ReadFile(b.proc("stat"))
+// cpu is the plugin's processor time so far.
+func (b *bench) cpu() (time.Duration, error) { return cpuOf(b.plugin.Process.Pid) }
+
+// cpuOf reads the clock of a process, which counts nanoseconds of all its threads.
+func cpuOf(pid int) (time.Duration, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED of the kernel
+	var spent unix.Timespec
+	if err := unix.ClockGettime(int32(^pid)<<3|scheduled, &spent); err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(spent.Nano()), nil
+}
+
+// cpuOfChildren is the processor time of the children of a process that have ended. The kernel counts it in hundredths of
+// a second.
+func cpuOfChildren(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
 	_, rest, _ := strings.Cut(string(data), ") ")
 	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("%s is too short", b.proc("stat"))
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("the stat file of process %d is too short", pid)
 	}
-	user, err := strconv.ParseFloat(fields[11], 64)
+	user, err := strconv.ParseInt(fields[13], 10, 64)
 	if err != nil {
 		return 0, err
 	}
-	system, err := strconv.ParseFloat(fields[12], 64)
-	return (user + system) / 100, err
+	system, err := strconv.ParseInt(fields[14], 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond, err
 }
