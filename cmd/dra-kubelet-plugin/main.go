@@ -124,7 +124,7 @@ type driver struct {
 	faults       *faults
 	measurements *measurements
 	instance     *host.Instance
-	rebound      rebound
+	rebound      *rebound
 }
 
 func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver, error) {
@@ -155,7 +155,7 @@ func newDriver(ctx context.Context, c flags.Config, machine *host.Host) (*driver
 	n.metrics.CollectStuck(claims.mig)
 	n.metrics.CollectHolders(m.holders, g.scans)
 	n.metrics.CollectUsage(m.meter)
-	return &driver{n, g, s, claims, f, m, instance, rebound{notify.NewTrigger()}}, nil
+	return &driver{n, g, s, claims, f, m, instance, &rebound{notify.NewTrigger()}}, nil
 }
 
 func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
@@ -269,7 +269,7 @@ func (d *driver) background() []kubeletplugin.Runner {
 // intervals too.
 type rebound struct{ notify.Trigger }
 
-func (r rebound) Run(ctx context.Context) {
+func (r *rebound) Run(ctx context.Context) {
 	if err := host.Uevents(ctx, r.Fire); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "A reload of the driver is noticed some seconds later")
 	}
