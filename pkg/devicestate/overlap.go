@@ -311,13 +311,15 @@ func nameAt(p plan.Plan, address string) string {
 // Held lists the plans of all records in any state, because their devices must stay published. If incomplete is true, a
 // record's plan is unknown, and any GPU in no plan may be held too.
 func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
-	plans, incomplete, _, err = e.held()
+	plans, incomplete, _, err = e.held(e.records.Get)
 	return plans, incomplete, err
 }
 
-// held is Held. recorded means that each plan is that of a readable record, so that only a change of a record changes
-// the list.
-func (e *Engine) held() (plans []plan.Plan, incomplete, recorded bool, err error) {
+// held is Held with the records of get. recorded means that each plan is that of a readable record, so that only a
+// change of a record changes the list.
+func (e *Engine) held(
+	get func(uid string) (record.Record, error),
+) (plans []plan.Plan, incomplete, recorded bool, err error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return nil, false, false, err
@@ -328,7 +330,7 @@ func (e *Engine) held() (plans []plan.Plan, incomplete, recorded bool, err error
 	}
 	recorded = true
 	for _, uid := range union(uids, specs) {
-		r, err := e.records.Get(uid)
+		r, err := get(uid)
 		recorded = recorded && err == nil && r.State != record.Unknown
 		switch r = e.bestRecord(uid, boot, r, err); phaseOf(r, boot) {
 		case absent: // Another call released it.

@@ -19,13 +19,22 @@ import (
 type View struct {
 	*Engine
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// plans are the list of stamp, if it is kept.
 	stamp record.Stamp
-	read  time.Time // Zero: there is no list.
 	plans []plan.Plan
+	kept  bool
+	// records are those of the last list, by UID, from filled on. While claims come and go, only new ones are read.
+	records map[string]seenRecord
+	filled  time.Time
 }
 
-// readAgain is the age at which a list is read again without a change.
+type seenRecord struct {
+	stamp record.FileStamp
+	record.Record
+}
+
+// readAgain is the age at which all records are read again without a change.
 const readAgain = 10 * time.Minute
 
 // Held is Engine.Held, whose plans it shares: do not change them.
@@ -33,17 +42,40 @@ func (v *View) Held() (plans []plan.Plan, incomplete bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.o.Host.Now()
-	stamp, err := v.records.Stamp() // Before the records, so that a change meanwhile has another stamp.
+	stamp, err := v.Engine.records.Stamp() // Before the records, so that a change meanwhile has another stamp.
 	if err != nil {
 		return nil, false, err
 	}
-	if !v.read.IsZero() && stamp == v.stamp && now.Sub(v.read) < readAgain {
+	fresh := now.Sub(v.filled) < readAgain
+	if fresh && v.kept && stamp == v.stamp {
 		return slices.Clone(v.plans), false, nil
 	}
-	v.read = time.Time{}
-	plans, incomplete, recorded, err := v.held()
+	last := v.records
+	if !fresh {
+		last, v.filled = nil, now
+	}
+	v.kept, v.records = false, map[string]seenRecord{}
+	plans, incomplete, recorded, err := v.held(func(uid string) (record.Record, error) {
+		return v.get(uid, last[uid], now)
+	})
 	if err == nil && recorded && stamp.Settled(now) {
-		v.stamp, v.read, v.plans = stamp, now, slices.Clone(plans)
+		v.stamp, v.kept, v.plans = stamp, true, slices.Clone(plans)
 	}
 	return plans, incomplete, err
+}
+
+// get returns the record as it was seen, or reads it if its file is another one now.
+func (v *View) get(uid string, seen seenRecord, now time.Time) (record.Record, error) {
+	stamp, err := v.Engine.records.FileStamp(uid)
+	known := err == nil && stamp == seen.stamp
+	if !known {
+		var readErr error
+		if seen.Record, readErr = v.Engine.records.Get(uid); readErr != nil {
+			return seen.Record, readErr
+		}
+	}
+	if err == nil && stamp.Settled(now) {
+		v.records[uid] = seenRecord{stamp, seen.Record}
+	}
+	return seen.Record, nil
 }

@@ -160,6 +160,26 @@ func TestView_RecordDamagedInPlace_SeenWithinTenMinutes(t *testing.T) {
 	v.look("after ten minutes")
 }
 
+// TestView_ClaimsComeAndGo_ReadsNewRecordsOnly: a node with many claims has a change every few seconds.
+func TestView_ClaimsComeAndGo_ReadsNewRecordsOnly(t *testing.T) {
+	v := newView(t)
+	for i, uid := range []string{"a", "b", "c", "d"} {
+		v.Claim(uid, fmt.Sprint(i))
+		v.Prepare(v.Process, uid)
+		if reads := v.look(uid); reads != 1 {
+			t.Errorf("a look beside a new record reads %d records", reads)
+		}
+	}
+	v.Unprepare(v.Process, "b")
+	if reads := v.look("b is gone"); reads != 0 {
+		t.Errorf("a look after a release reads %d records", reads)
+	}
+	v.Now = v.Now.Add(10 * time.Minute)
+	if reads := v.look("after ten minutes"); reads != 3 {
+		t.Errorf("a look after ten minutes reads %d records", reads)
+	}
+}
+
 // TestView_NewChange_ReadsAgain has a clock at which the records have just changed: another change can have the same
 // time.
 func TestView_NewChange_ReadsAgain(t *testing.T) {

@@ -12,7 +12,12 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a list of plans outlives a change of a record", File: "pkg/devicestate/view.go",
-		Old: "stamp == v.stamp && ", New: "",
+		Old: "v.kept && stamp == v.stamp", New: "v.kept",
+		Package: state, Test: "TestView_AnyChange_ListFollows",
+	},
+	{
+		Name: "a record that was replaced looks as before", File: "pkg/devicestate/view.go",
+		Old: "err == nil && stamp == seen.stamp", New: "err == nil && seen.State != \"\"",
 		Package: state, Test: "TestView_AnyChange_ListFollows",
 	},
 	{
@@ -22,7 +27,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a list of plans is never read again", File: "pkg/devicestate/view.go",
-		Old: " && now.Sub(v.read) < readAgain", New: "",
+		Old: "fresh := now.Sub(v.filled) < readAgain", New: "fresh := !v.filled.IsZero() || now.Sub(v.filled) < readAgain",
 		Package: state, Test: "TestView_RecordDamagedInPlace_SeenWithinTenMinutes",
 	},
 	{

@@ -56,35 +56,45 @@ func file(dir, uid string) string { return filepath.Join(dir, uid+suffix) }
 
 // Stamp is a state of the record directories. Each write, move and removal of a record changes a name in one of them,
 // and so the kernel's time of that directory. Unlike its modification time, no program can set that.
-type Stamp [2]struct {
-	device, inode uint64
-	changed       unix.Timespec
-}
+type Stamp [2]FileStamp
 
 // Stamp returns the present state.
 func (s *Store) Stamp() (stamp Stamp, err error) {
 	for i, dir := range []string{s.claims, s.unknown} {
-		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); err != nil {
-			return stamp, fmt.Errorf("look at the records in %s: %w", dir, err)
+		if stamp[i], err = stampOf(dir); err != nil {
+			return stamp, fmt.Errorf("look at the records: %w", err)
 		}
-		stamp[i].device, stamp[i].inode, stamp[i].changed = st.Dev, st.Ino, st.Ctim
 	}
 	return stamp, nil
 }
 
-// granularity is more than the finest difference of a directory's times: ticks of some milliseconds, or whole seconds.
+// Settled reports whether a change after now has another stamp. now is at most the time of the stamp.
+func (s Stamp) Settled(now time.Time) bool { return s[0].Settled(now) && s[1].Settled(now) }
+
+// FileStamp is a state of a file or directory.
+type FileStamp struct {
+	device, inode uint64
+	changed       unix.Timespec
+}
+
+// FileStamp returns the present state of the file of a claim's record. A record in another file is fs.ErrNotExist.
+func (s *Store) FileStamp(uid string) (FileStamp, error) { return stampOf(file(s.claims, uid)) }
+
+func stampOf(path string) (FileStamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return FileStamp{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return FileStamp{st.Dev, st.Ino, st.Ctim}, nil
+}
+
+// granularity is more than the finest difference of a file's times: ticks of some milliseconds, or whole seconds.
 const granularity = 2 * time.Second
 
-// Settled reports whether a change after now has another stamp: no directory changed so shortly before now that both
-// changes can have one time. now is at most the time of the stamp. After the clock was set back, times can repeat.
-func (s Stamp) Settled(now time.Time) bool {
-	for _, dir := range s {
-		if now.Sub(time.Unix(dir.changed.Unix())).Abs() < granularity {
-			return false
-		}
-	}
-	return true
+// Settled reports whether a change after now has another stamp: the last one was not so shortly before now that both
+// can have one time. now is at most the time of the stamp. After the clock was set back, times can repeat.
+func (s FileStamp) Settled(now time.Time) bool {
+	return now.Sub(time.Unix(s.changed.Unix())).Abs() >= granularity
 }
 
 // Get reads a claim's record. A missing one is fs.ErrNotExist, a damaged one ErrUnreadable.
