@@ -24,7 +24,8 @@ type View struct {
 	stamp record.Stamp
 	plans []plan.Plan
 	kept  bool
-	// records are those of the last list, by UID, from filled on. While claims come and go, only new ones are read.
+	// records has the records of the last list, by UID, from filled on: while claims come and go, only new ones are
+	// read.
 	records map[string]seenRecord
 	filled  time.Time
 }

@@ -28,9 +28,9 @@ const (
 	settle = 65 * time.Second
 	// scrapeInterval is that of Prometheus in most clusters.
 	scrapeInterval = 30 * time.Second
-	// openFiles are those of the node's processes, which the plugin searches for programs that have GPUs open.
+	// openFiles is the number of files that the node's processes have open. The plugin searches them for GPUs.
 	openFiles, processes = 30_000, 300
-	// daemons are those of MPS, one for each GPU.
+	// daemons is the number of MPS daemons, one for each GPU.
 	daemons = 8
 )
 

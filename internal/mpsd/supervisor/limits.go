@@ -59,7 +59,7 @@ type limiter struct {
 	listed []int
 }
 
-// limits are those of a server as the daemon prints them, and its memory limit as it was set, or 0.
+// limits has a server's limits as the daemon prints them, and its memory limit as it was set, or 0.
 type limits struct {
 	threads, memory string
 	mib             uint64
