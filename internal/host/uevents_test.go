@@ -58,7 +58,7 @@ func TestUevents_MessageOfModule_Calls(t *testing.T) {
 		t.Fatal(err)
 	}
 	for received := false; !received; {
-		// Nothing receives it before Uevents listens.
+		// Nothing receives it before it listens.
 		_ = unix.Sendto(fd, []byte("add@/module/nvidia\x00ACTION=add\x00SUBSYSTEM=module\x00"), 0,
 			&unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})
 		select {

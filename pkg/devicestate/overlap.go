@@ -315,7 +315,7 @@ func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
 	return plans, incomplete, err
 }
 
-// held is Held with the records of get. recorded means that each plan is that of a readable record, so that only a
+// held is Held with the records of get. recorded means that a readable record has each plan, so that only a
 // change of a record changes the list.
 func (e *Engine) held(
 	get func(uid string) (record.Record, error),

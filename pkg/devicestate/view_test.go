@@ -74,8 +74,8 @@ func (v *viewed) look(step string) (reads int) {
 	return reads
 }
 
-// TestView_AnyChange_ListFollows makes each kind of change of a record, by this and by another process, and looks after
-// each.
+// TestView_AnyChange_ListFollows makes each kind of change of a record, by this and by another process, and compares the
+// lists after each.
 func TestView_AnyChange_ListFollows(t *testing.T) {
 	v := newView(t)
 	other := v.Start()
@@ -87,7 +87,7 @@ func TestView_AnyChange_ListFollows(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		do   func()
-		// kept means that the list stays the same for the next look.
+		// kept means that the list stays for the next call.
 		kept bool
 	}{
 		{"prepared", func() { v.Prepare(v.Process, "a") }, true},
@@ -135,13 +135,13 @@ func TestView_AnyChange_ListFollows(t *testing.T) {
 		step.do()
 		v.look(step.name)
 		if again := v.look(step.name + ", again"); (again == 0) != step.kept {
-			t.Errorf("%s: a second look reads %d records", step.name, again)
+			t.Errorf("%s: a second Held reads %d records", step.name, again)
 		}
 	}
 }
 
-// TestView_RecordDamagedInPlace_SeenWithinTenMinutes damages a file without a change of its directory. What guards
-// claims sees it at once.
+// TestView_RecordDamagedInPlace_SeenWithinTenMinutes damages a file without a change of its directory. A Prepare
+// sees it at once.
 func TestView_RecordDamagedInPlace_SeenWithinTenMinutes(t *testing.T) {
 	v := newView(t)
 	v.Claim("a", "0")
@@ -167,16 +167,16 @@ func TestView_ClaimsComeAndGo_ReadsNewRecordsOnly(t *testing.T) {
 		v.Claim(uid, fmt.Sprint(i))
 		v.Prepare(v.Process, uid)
 		if reads := v.look(uid); reads != 1 {
-			t.Errorf("a look beside a new record reads %d records", reads)
+			t.Errorf("Held beside a new record reads %d records", reads)
 		}
 	}
 	v.Unprepare(v.Process, "b")
 	if reads := v.look("b is gone"); reads != 0 {
-		t.Errorf("a look after a release reads %d records", reads)
+		t.Errorf("Held after a release reads %d records", reads)
 	}
 	v.Now = v.Now.Add(10 * time.Minute)
 	if reads := v.look("after ten minutes"); reads != 3 {
-		t.Errorf("a look after ten minutes reads %d records", reads)
+		t.Errorf("Held after ten minutes reads %d records", reads)
 	}
 }
 
@@ -193,13 +193,13 @@ func TestView_NewChange_ReadsAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if reads := v.look(uid); reads <= i {
-				t.Errorf("a look beside a new record reads %d records", reads)
+				t.Errorf("Held beside a new record reads %d records", reads)
 			}
 		}
 	}
 	v.Now = v.Now.Add(time.Hour)
 	v.look("later")
 	if reads := v.look("again"); reads > 0 {
-		t.Errorf("a later look reads %d records", reads)
+		t.Errorf("a later Held reads %d records", reads)
 	}
 }

@@ -26,7 +26,7 @@ const (
 	// settle is the time after which the plugin has looked up the new claims, once a minute, and the supervisor has met
 	// the servers of new daemons.
 	settle = 65 * time.Second
-	// scrapeInterval is that of Prometheus in most clusters.
+	// Prometheus scrapes at scrapeInterval in most clusters.
 	scrapeInterval = 30 * time.Second
 	// openFiles is the number of files that the node's processes have open. The plugin searches them for GPUs.
 	openFiles, processes = 30_000, 300

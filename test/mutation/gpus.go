@@ -106,7 +106,7 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/claim/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{
-		Name: "a look at a daemon takes any answer for its limits", File: "internal/mpsd/supervisor/limits.go",
+		Name: "a daemon at rest may give any answer", File: "internal/mpsd/supervisor/limits.go",
 		Old: "return err == nil && slices.Equal(strings.Fields(got)", New: "return err == nil || slices.Equal(strings.Fields(got)",
 		Package: "./internal/mpsd/supervisor", Test: "TestUnchanged_AnyAnswerDiffers_IsFalse",
 	},

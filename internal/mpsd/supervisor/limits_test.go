@@ -320,7 +320,7 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 	e.check("afterwards", d)
 }
 
-// TestUnchanged_AnyAnswerDiffers_IsFalse answers all commands of a look in one process.
+// TestUnchanged_AnyAnswerDiffers_IsFalse answers all questions in one process.
 func TestUnchanged_AnyAnswerDiffers_IsFalse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -45,8 +45,8 @@ func TestBindings_DriverOrGPUBoundAgain_Differs(t *testing.T) {
 	}
 }
 
-// TestBindings_CachesDropped_AreEqual changes the times that sysfs has from its inodes in memory, which the kernel makes
-// anew after it dropped its caches.
+// TestBindings_CachesDropped_AreEqual changes the times that sysfs keeps in memory only, which the kernel makes anew after
+// it dropped its caches.
 func TestBindings_CachesDropped_AreEqual(t *testing.T) {
 	m := simtest.Root(t, "hgx-h100", nil)
 	before, changed := Bindings(m.SysRoot), 0

@@ -37,11 +37,11 @@ type Holders struct {
 	forget    time.Time
 }
 
-// checked is what was read of a process.
+// checked holds what the last check read of a process.
 type checked struct {
 	// state is a hash of the stat file, which differs after the process ran for a clock tick or got memory.
 	state uint64
-	// gpus are the device nodes of GPUs that it has open.
+	// It has these device nodes of GPUs open.
 	gpus []string
 }
 
