@@ -245,8 +245,8 @@ func (d *driver) newSettings() (*executor.Settings, error) {
 }
 
 func (d *driver) background() []kubeletplugin.Runner {
-	out := []kubeletplugin.Runner{d.rebound, d.cordons, d.sharing, d.measurements.meter, d.measurements.holders,
-		d.claims.hook}
+	out := []kubeletplugin.Runner{d.rebound, d.cordons, d.sharing,
+		d.measurements.meter, d.measurements.holders, d.claims.hook}
 	if measured(d.Config) {
 		out = append(out, d.measurements.sampler)
 	}

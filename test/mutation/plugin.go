@@ -566,6 +566,11 @@ var pluginMutations = []Mutation{
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestRun_EachPart_HasItsEffect",
 	},
 	{
+		Name: "no event of the kernel arrives", File: "cmd/dra-kubelet-plugin/main.go",
+		Old: "kubeletplugin.Runner{d.rebound, ", New: "kubeletplugin.Runner{",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestBackground_PartsThatRun_AreStarted",
+	},
+	{
 		Name: "nothing looks for the holders of GPUs", File: "cmd/dra-kubelet-plugin/main.go",
 		Old: "d.measurements.meter, d.measurements.holders, ", New: "d.measurements.meter, ",
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestBackground_PartsThatRun_AreStarted",
