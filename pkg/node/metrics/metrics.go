@@ -351,8 +351,8 @@ var (
 	stuckPartitions = metric.New("gpu_dra_stuck_partitions", "gauge", nil,
 		"MIG partitions of ended claims that NVML does not destroy. New claims cannot get their place.")
 	migHolders = metric.New("gpu_dra_mig_mode_holders", "gauge", []string{"uuid", "program"},
-		"1 for each idle GPU whose MIG mode cannot be switched on, because a program has the GPU open. Its "+
-			"partitions are unavailable to new claims.")
+		"1 for each idle GPU with published partitions whose MIG mode cannot be switched on, because a program has "+
+			"the GPU open. Its partitions are unavailable to new claims.")
 )
 
 // Catalogue lists the plugin's own metrics, by name.
