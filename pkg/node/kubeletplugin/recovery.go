@@ -30,8 +30,8 @@ import (
 const (
 	// settingsInterval is the longest pause between two attempts to restore unneeded settings.
 	settingsInterval = time.Minute
-	// recoverPause is the pause after an incomplete pass. It is also the interval of checks for missing CDI specs, which
-	// can be deleted while pods run, and for other device numbers without an event of the kernel.
+	// recoverPause is the pause after an incomplete pass. It is also the interval of checks for missing CDI specs,
+	// which can be deleted while pods run, and for other device numbers without an event of the kernel.
 	recoverPause = 10 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
