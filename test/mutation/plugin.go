@@ -6,6 +6,16 @@ package main
 // pluginMutations change the kubelet plugin and its slices.
 var pluginMutations = []Mutation{
 	{
+		Name: "a process without file descriptors finds another driver", File: "pkg/node/kubeletplugin/sockets.go",
+		Old: "case errors.Is(err, syscall.EAGAIN):", New: "case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED):",
+		Package: "./pkg/node/kubeletplugin", Test: "TestOtherDriver_ConnectFails_OnlyAListenerIsAnOwner",
+	},
+	{
+		Name: "a busy driver is not another one", File: "pkg/node/kubeletplugin/sockets.go",
+		Old: "case errors.Is(err, syscall.EAGAIN):", New: "case false:",
+		Package: "./pkg/node/kubeletplugin", Test: "TestOtherDriver_ConnectFails_OnlyAListenerIsAnOwner",
+	},
+	{
 		Name: "a device node of before a reload is used", File: "internal/driverroot/nodes.go",
 		Old: "			edits.DeviceNodes[i].Major, edits.DeviceNodes[i].Minor = n.Major, n.Minor\n", New: "",
 		Package: "./internal/driverroot", Test: "TestNodes_AnyStateOfDev_ContainerHasTheKernels",

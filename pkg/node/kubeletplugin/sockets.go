@@ -57,17 +57,21 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 }
 
 // otherDriver returns the socket by which another driver registers under this driver's name, or "". The sockets of this
-// driver's instances have the UIDs of their pods in their names.
-func otherDriver(ctx context.Context, registrarDir, driver string) string {
+// driver's instances have the UIDs of their pods in their names. Only a listener is a driver: with an error, such as
+// without a free file descriptor, it is unknown whether there is one.
+func otherDriver(ctx context.Context, registrarDir, driver string) (string, error) {
 	socket := filepath.Join(registrarDir, driver+"-reg.sock")
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
-		return "" // A file without a listener is of a driver that ended.
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		_ = conn.Close()
+		return socket, nil
+	case errors.Is(err, syscall.EAGAIN): // The listener's queue is full.
+		return socket, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return "", nil // A file without a listener is of a driver that ended.
 	}
-	return socket // A busy driver can refuse connections for a time.
+	return "", fmt.Errorf("look for another driver: %w", err)
 }
 
 // errOther is the error for another driver's socket.
@@ -88,20 +92,23 @@ const (
 	otherInterval, otherLimit = 2 * time.Second, 10 * time.Second
 )
 
-// alone waits until no other driver is registered, but not for long.
+// alone waits until no other driver is registered, but not for long. Then watchOther finds the unknown one.
 func (p *Plugin) alone(ctx context.Context) error {
 	if p.o.PodUID == "" {
 		return nil // Its own sockets have those names.
 	}
 	for end := time.Now().Add(otherLimit); ; {
-		socket := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
-		if socket == "" {
+		socket, unknown := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
+		late := time.Now().After(end)
+		switch {
+		case socket != "":
+			err := p.errOther(socket)
+			p.events.Report(err)
+			if late {
+				return err
+			}
+		case unknown == nil || late:
 			return nil
-		}
-		err := p.errOther(socket)
-		p.events.Report(err)
-		if time.Now().After(end) {
-			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -118,15 +125,16 @@ func (p *Plugin) watchOther(ctx context.Context) {
 	}
 	seen := 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		socket := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
-		if socket == "" {
+		socket, err := otherDriver(ctx, p.o.RegistrarDir, p.o.Driver)
+		switch {
+		case socket != "":
+			if seen++; seen == 2 {
+				err := p.errOther(socket)
+				p.events.Report(err)
+				p.fatal.fail(err)
+			}
+		case err == nil:
 			seen = 0
-			return
-		}
-		if seen++; seen == 2 {
-			err := p.errOther(socket)
-			p.events.Report(err)
-			p.fatal.fail(err)
 		}
 	}, otherInterval)
 }
