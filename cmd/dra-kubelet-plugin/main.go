@@ -173,6 +173,8 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		ProcRoot:      d.ProcRoot,
 		SysRoot:       d.SysRoot,
 		Cgroups:       d.cgroups,
+		Host:          d.machine,
+		File:          filepath.Join(stateDir(d.Config), "gpus.json"),
 		DevRoot:       cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
 	})
 	readiness := publishing.NewReadiness(d.gpus.root, d.events, d.changed)

@@ -6,6 +6,31 @@ package main
 // pluginMutations change the kubelet plugin and its slices.
 var pluginMutations = []Mutation{
 	{
+		Name: "a plugin that starts withdraws the GPUs of an NVML that fails", File: "pkg/gpu/inventory/watch.go",
+		Old: "				now.snapshot = known\n", New: "",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLDoesNotAnswerAtStart_EarlierSnapshotStands",
+	},
+	{
+		Name: "a plugin that starts withdraws the GPUs of an NVML that hangs", File: "pkg/gpu/inventory/watch.go",
+		Old: "last.err, last.snapshot, first = ErrHealthUnknown, known, false", New: "last.err, first = ErrHealthUnknown, false",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLDoesNotAnswerAtStart_EarlierSnapshotStands",
+	},
+	{
+		Name: "a plugin that starts withdraws a GPU that hangs", File: "pkg/gpu/inventory/watch.go",
+		Old: "i.keepSilent(&now.snapshot, known)", New: "i.keepSilent(&now.snapshot, last.snapshot)",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangsAtStart_KeepsItsEarlierState",
+	},
+	{
+		Name: "a GPU that was silent before a restart is not after it", File: "pkg/gpu/inventory/earlier.go",
+		Old: "if g.Silent {", New: "if false {",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangsAtStart_KeepsItsEarlierState",
+	},
+	{
+		Name: "the GPUs of an earlier boot are published", File: "pkg/gpu/inventory/earlier.go",
+		Old: " || s.Boot != boot {", New: " {",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLDoesNotAnswerAtStart_EarlierSnapshotStands",
+	},
+	{
 		Name: "a process without file descriptors finds another driver", File: "pkg/node/kubeletplugin/sockets.go",
 		Old: "case errors.Is(err, syscall.EAGAIN):", New: "case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED):",
 		Package: "./pkg/node/kubeletplugin", Test: "TestOtherDriver_ConnectFails_OnlyAListenerIsAnOwner",

@@ -51,6 +51,9 @@ type Options struct {
 	Interconnects Interconnects
 	// Health decides which faults GPUs have. Default: nothing is read, and they have none.
 	Health Health
+	// File keeps the last Snapshot for the next process, written by Host. Default: none does.
+	File string
+	Host *host.Host
 	// Tick creates the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
 }

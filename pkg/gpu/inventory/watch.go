@@ -39,9 +39,9 @@ var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NV
 // context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it. Nothing is
 // stored before NVML's first answer, because no answer is not a node without a driver.
 //
-// If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
-// NVML does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
-// error is ErrHealthUnknown. Without a driver, or with another one than this process has loaded, the Snapshot is zero.
+// If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a failure of NVML
+// does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
+// error is ErrHealthUnknown, and the Snapshot of an earlier process stands for the first answer. Without a driver, or with another one than this process has loaded, the Snapshot is zero.
 // While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)
@@ -49,18 +49,20 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 	deliver := func(s gpu.Snapshot, err error) {
 		if err == nil || errors.Is(err, ErrNoDriver) { // Otherwise it is the last one, if there is any.
 			i.Scans.Set(s)
+			defer i.save(ctx, s)
 		}
 		found(s, err)
 	}
 
 	var last result
+	known := i.earlier()    // the last answer, also of an earlier process
 	silent, repeats := 0, 0 // polls without an answer of NVML, and scans in a row during switches
 	repeated := false       // whether the first scan was repeated
 	for first := true; ; {
 		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
 		i.scan(ctx, &now, func() {
 			if silent++; silent == pollsToUnknown {
-				last.err, first = ErrHealthUnknown, false
+				last.err, last.snapshot, first = ErrHealthUnknown, known, false
 				deliver(last.snapshot, last.err)
 			}
 		})
@@ -82,13 +84,15 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 			silent = 0
 			i.keepInterconnects(now.snapshot.GPUs)
 			if !gone {
-				now.silent = i.keepSilent(&now.snapshot, last.snapshot)
+				now.silent = i.keepSilent(&now.snapshot, known)
 				now.keep(last, i.kernel())
 			}
 			i.remember(now.snapshot.GPUs)
+			known = now.snapshot
 		default:
 			now.snapshot = last.snapshot
 			if silent++; silent >= pollsToUnknown {
+				now.snapshot = known
 				now.err = fmt.Errorf("%w: %w", ErrHealthUnknown, now.err)
 			}
 		}

@@ -5,7 +5,10 @@ package kubeletplugin_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -129,6 +132,42 @@ func TestPlugin_NVMLFailsSinceStart_PrepareSaysSo(t *testing.T) {
 	}
 	simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = nil })
 	e.mustPrepare(t, apiFault{}, c)
+	e.Unprepare(c)
+	e.CheckClean()
+}
+
+// TestPlugin_NVMLFailsSinceStart_TaintsAsARunningPlugin lets NVML fail for a running plugin, and for one that starts: both
+// publish the same devices, each with a taint.
+func TestPlugin_NVMLFailsSinceStart_TaintsAsARunningPlugin(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	for kind, n := range map[gpu.Kind]int{gpu.KindGPU: 8, gpu.KindMIG: 200, gpu.KindMonitor: 8} {
+		e.Published(kind, n)
+	}
+	c := e.AddClaim("u-1", first, "")
+	var want []string
+	for name := range e.Devices() {
+		if d, err := gpu.ParseName(name); err == nil && d.Kind != gpu.KindGroup { // A group needs GPUs without a taint.
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	for _, starts := range []bool{false, true} {
+		if starts {
+			e.mustPrepare(t, apiFault{}, c) // Not before: a claim keeps a session of NVML open.
+			e.Stop()
+		}
+		simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}} })
+		if starts {
+			e.start()
+		}
+		e.Eventually("eight GPUs are tainted, and all devices are there", func() (bool, string) {
+			now, taints := slices.Sorted(maps.Keys(e.Devices())), tainted(e.Devices())
+			return len(taints) == 8 && slices.Equal(want, now), fmt.Sprintf("starts: %v; %d devices, want %d; %q", starts, len(now), len(want), taints)
+		})
+		simtest.Change(t, e.Machine, func(s *engine.State) { s.Faults = nil })
+		e.Eventually("no taint", func() (bool, string) { return len(tainted(e.Devices())) == 0, fmt.Sprint(tainted(e.Devices())) })
+	}
 	e.Unprepare(c)
 	e.CheckClean()
 }

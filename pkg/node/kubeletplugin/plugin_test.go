@@ -117,7 +117,7 @@ func build(e *env.Env) func(context.Context) error {
 		Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort, PodUID: e.PodUID,
 		Client: e.API(), SchedulerVersion: e.SchedulerVersion,
 		Inventory: inventory.New(inventory.Options{
-			Health: faulty, Scans: scans,
+			Health: faulty, Scans: scans, Host: e.Host, File: filepath.Join(e.StateDir(), "gpus.json"),
 			Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 			Tick: tick,
 		}),

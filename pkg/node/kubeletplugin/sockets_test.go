@@ -90,7 +90,7 @@ func TestOtherDriver_ConnectFails_OnlyAListenerIsAnOwner(t *testing.T) {
 		prepare      func(t *testing.T, socket string)
 		other, known bool
 	}{
-		"no socket": {func(*testing.T, string) {}, false, true},
+		"no socket":  {func(*testing.T, string) {}, false, true},
 		"a listener": {func(t *testing.T, socket string) { listen(t, socket) }, true, true},
 		"a listener that ended": {func(t *testing.T, socket string) {
 			l := listen(t, socket)
