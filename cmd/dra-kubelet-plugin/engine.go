@@ -82,7 +82,6 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if n.cgroups != "" {
 		hook.sources[limits.HookName] = limitHook(n.Config)
 	}
-	limitRequests := filepath.Join(dataDir(n.Config), "memory-limits")
 	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host:        n.machine,
@@ -102,7 +101,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 		NoMPS:         noMPS(n.Config),
 		MPSDir:        mpsDir(n.Config),
 		LimitHook:     filepath.Join(dataDir(n.Config), limits.HookName),
-		LimitRequests: limitRequests,
+		LimitRequests: limitRequests(n.Config),
 		DevicePlugins: g.devicePlugins,
 		Metadata:      n.DeviceMetadata,
 	})
@@ -112,7 +111,7 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	if err := shareFiles(specs.Mounted(), ""); err != nil {
 		n.events.Report(err)
 	}
-	limiter := memorylimit.New(requests.New(n.machine, limitRequests), sessions, n.cgroups, n.events)
+	limiter := memorylimit.New(requests.New(n.machine, limitRequests(n.Config)), sessions, n.cgroups, n.events)
 	return &claims{partitions, shares, slices, limiter, hook, root{hook, g.root}, specs, engine}, nil
 }
 
@@ -138,6 +137,9 @@ func dataDir(c flags.Config) string { return filepath.Join(c.KubeletPluginsDir, 
 func limitHook(c flags.Config) string {
 	return filepath.Join(filepath.Dir(c.CDIHookPath), limits.HookName)
 }
+
+// limitRequests holds the requests of containers with limits. Only a plugin with limits makes it.
+func limitRequests(c flags.Config) string { return filepath.Join(dataDir(c), "memory-limits") }
 
 func stateDir(c flags.Config) string { return filepath.Join(dataDir(c), "state") }
 

@@ -163,6 +163,10 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := ""
+	if d.ContainerMemoryLimits {
+		limits = d.cgroups
+	}
 	scanner := inventory.New(inventory.Options{
 		Library:       d.gpus.library,
 		Scans:         d.gpus.scans,
@@ -172,7 +176,7 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 		Health:        d.faults.tracker,
 		ProcRoot:      d.ProcRoot,
 		SysRoot:       d.SysRoot,
-		Cgroups:       d.cgroups,
+		Cgroups:       limits,
 		Host:          d.machine,
 		File:          filepath.Join(stateDir(d.Config), "gpus.json"),
 		DevRoot:       cmp.Or(d.DevRoot, driverprogram.DevRoot(d.ContainerDriverRoot)),
@@ -224,6 +228,9 @@ func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
 func (d *driver) newSettings() (*executor.Settings, error) {
 	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(),
 		d.claims.timeSlice.Setting(), d.claims.mig.StuckSetting()}
+	if d.cgroups != "" {
+		settings = append(settings, d.claims.limiter.Setting())
+	}
 	if d.HealthReset == flags.ResetWhenIdle {
 		attempts, err := openRecords(d.machine, d.Config, reset.Setting)
 		if err != nil {

@@ -36,7 +36,7 @@ type node struct {
 	// changed requests a build of the node's slices.
 	changed notify.Trigger
 	cordons *publishing.Cordons
-	// cgroups is the directory of the containers' cgroups, "" if their memory cannot be limited.
+	// cgroups is the directory of the containers' cgroups, "" if no container's memory is limited.
 	cgroups string
 }
 
@@ -53,8 +53,10 @@ func newNode(c flags.Config, machine *host.Host) (*node, error) {
 	events, changed := reporting.NewEvents(client, c.NodeName, c.DriverName, m), notify.NewTrigger()
 	cordons := publishing.NewCordons(client, c.DriverName, c.NodeName, events, changed)
 	cgroups := host.Cgroups(c.SysRoot)
-	if _, err := os.Lstat(limitHook(c)); err != nil {
-		cgroups = "" // A plugin that runs from a source tree can lack the hook.
+	_, noHook := os.Lstat(limitHook(c)) // A plugin that runs from a source tree can lack it.
+	_, unused := os.Lstat(limitRequests(c))
+	if noHook != nil || unused != nil && !c.ContainerMemoryLimits {
+		cgroups = ""
 	}
 	return &node{c, machine, client, m, events, changed, cordons, cgroups}, nil
 }

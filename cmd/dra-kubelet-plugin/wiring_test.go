@@ -337,7 +337,7 @@ func TestRun_EachPart_HasItsEffect(t *testing.T) {
 		"--pod-uid=plugin-uid", "--pod-namespace=driver", "--http-endpoint=127.0.0.1:0", "--metrics-path=/m", "--pprof-path=/p", "--metrics-idle",
 		"--healthcheck-port="+port, "--allow-gpu-reset", "--mig-mode-idle=1ns", "--mps-dir="+filepath.Join(p.Dir, "mps"), "--sharing-config="+sharing,
 		"--demand-configmap=demand", "--scheduler-version=v1.37.1", "--health-evict=reset", "--health-reset=WhenIdle", "--health-taint-xids=13", "--health-ignore-xids=43",
-		"--kernel-log="+filepath.Join(p.Machine.Path, simroot.KernelLog), "--v=4",
+		"--kernel-log="+filepath.Join(p.Machine.Path, simroot.KernelLog), "--v=4", "--container-memory-limits",
 	)
 	p.must(<-first)
 

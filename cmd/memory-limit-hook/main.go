@@ -35,12 +35,11 @@ func run(ctx context.Context, args []string, state io.Reader, stderr io.Writer) 
 	var procRoot string
 	fs := flag.NewFlagSet(memorylimit.HookName, flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	dir := r.Flags(fs)
 	fs.StringVar(&procRoot, "proc", "/proc", "the node's /proc")
-	if err := fs.Parse(args); err != nil {
+	dir, err := r.Parse(fs, args)
+	if err != nil {
 		return err
 	}
-	var err error
 	if r.Cgroup, err = requests.CgroupOf(state, procRoot); errors.Is(err, requests.ErrNoCgroup) {
 		fmt.Fprintf(stderr, "memory-limit-hook: no limit on %s for claim %s: %v\n", r.Device, r.Claim, err)
 		return nil
@@ -49,7 +48,7 @@ func run(ctx context.Context, args []string, state io.Reader, stderr io.Writer) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	answered, err := requests.Ask(ctx, host.New(host.Options{}), *dir, r)
+	answered, err := requests.Ask(ctx, host.New(host.Options{}), dir, r)
 	if err == nil && !answered {
 		fmt.Fprintf(stderr, "memory-limit-hook: no answer in %s; the limit of claim %s on %s follows once the plugin "+
 			"answers\n", answerTimeout, r.Claim, r.Device)

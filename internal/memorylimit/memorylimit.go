@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,6 +25,8 @@ type Request struct {
 	Claim    string `json:"claim"`
 	ClaimUID string `json:"claimUID"`
 	Device   string `json:"device"`
+	// Share is the share's ID, if its claim has another share of the device with as many bytes.
+	Share string `json:"share,omitempty"`
 	// Address and UUID are the GPU's.
 	Address string `json:"address"`
 	UUID    string `json:"uuid"`
@@ -48,20 +51,30 @@ func (r Request) Check() error {
 
 // Args are the arguments of the hook, with its name. The requests' directory is the node's.
 func (r Request) Args(requests string) []string {
-	return []string{
+	args := []string{
 		HookName, "--requests=" + requests, "--claim=" + r.Claim, "--claim-uid=" + r.ClaimUID, "--device=" + r.Device,
 		"--gpu=" + r.Address, "--uuid=" + r.UUID,
 		"--bytes=" + strconv.FormatUint(r.Bytes, 10),
 	}
+	if r.Share != "" {
+		args = append(args, "--share="+r.Share)
+	}
+	return args
 }
 
-// Flags defines the flags of these arguments.
-func (r *Request) Flags(fs *flag.FlagSet) (requests *string) {
+// Parse reads these arguments, and further flags by name. It skips flags of a newer release.
+func (r *Request) Parse(fs *flag.FlagSet, args []string) (requests string, err error) {
 	fs.StringVar(&r.Claim, "claim", "", "namespace and name of the claim")
 	fs.StringVar(&r.ClaimUID, "claim-uid", "", "UID of the claim")
 	fs.StringVar(&r.Device, "device", "", "name of the device")
+	fs.StringVar(&r.Share, "share", "", "ID of the share")
 	fs.StringVar(&r.Address, "gpu", "", "PCI address of the GPU")
 	fs.StringVar(&r.UUID, "uuid", "", "UUID of the GPU")
 	fs.Uint64Var(&r.Bytes, "bytes", 0, "limit of the container's memory on the GPU")
-	return fs.String("requests", "", "directory of the plugin's requests")
+	fs.StringVar(&requests, "requests", "", "directory of the plugin's requests")
+	known := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		return fs.Lookup(name) == nil
+	})
+	return requests, fs.Parse(known)
 }

@@ -132,8 +132,8 @@ type Device interface {
 
 	// MemoryLimit and SetMemoryLimit limit the memory of all processes of a cgroup on this GPU, in bytes. The cgroup is
 	// given by its directory on a file system of cgroups, version 2. Drivers have them since CUDA 13.4; older ones
-	// return NotSupported or FunctionNotFound. A cgroup without a limit is NotFound. That memory is also guaranteed to
-	// the cgroup.
+	// return NotSupported or FunctionNotFound. A cgroup without a limit is NotFound. No memory is guaranteed to the
+	// cgroup, because several containers of a claim have its limit each.
 	MemoryLimit(cgroup string) (uint64, error)
 	SetMemoryLimit(cgroup string, bytes uint64) error
 

@@ -253,12 +253,14 @@ const (
 	envTopologyFile   = "NCCL_TOPO_FILE"
 )
 
-// Paths are files of the node that the edits of devices name.
+// Paths are files of the node that the edits of devices name, and a share.
 type Paths struct {
 	// MPS holds a directory for each MPS daemon.
 	MPS string
 	// LimitHook is the hook that limits a container's memory, LimitRequests the directory of its requests.
 	LimitHook, LimitRequests string
+	// Share is the share's ID, if the hook of another device of the claim is the same without it.
+	Share string
 	// Topology is the claim's file for NCCL.
 	Topology string
 }
@@ -290,6 +292,7 @@ func DeviceEdits(edits specs.ContainerEdits, claim plan.Claim, d plan.Device, pa
 				Claim:    claim.String(),
 				ClaimUID: claim.UID,
 				Device:   d.Name,
+				Share:    paths.Share,
 				Address:  d.PCIAddress,
 				UUID:     d.UUID,
 				Bytes:    d.Sharing.ContainerLimit,

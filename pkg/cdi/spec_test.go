@@ -227,7 +227,7 @@ func TestDeviceEdits_LimitOfAContainer_IsItsHook(t *testing.T) {
 	d.Sharing.ContainerLimit = 4 << 30
 	given := edits().Devices[0]
 	given.Hooks = []*specs.Hook{{HookName: "createContainer", Path: "/hook"}}
-	paths := cdi.Paths{LimitHook: "/data/memory-limit-hook", LimitRequests: "/data/memory-limits"}
+	paths := cdi.Paths{LimitHook: "/data/memory-limit-hook", LimitRequests: "/data/memory-limits", Share: "s-1"}
 	got := cdi.DeviceEdits(given, p.Claim, d, paths)
 	if len(got.Hooks) != 2 || len(given.Hooks) != 1 {
 		t.Fatalf("%d hooks, %d given", len(got.Hooks), len(given.Hooks))
@@ -237,11 +237,10 @@ func TestDeviceEdits_LimitOfAContainer_IsItsHook(t *testing.T) {
 		t.Errorf("hook %+v", h)
 	}
 	var r memorylimit.Request
-	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	requests := r.Flags(flags)
-	want := memorylimit.Request{Claim: "ns/c", ClaimUID: "u-1", Device: d.Name, Address: d.PCIAddress, UUID: d.UUID, Bytes: 4 << 30}
-	if err := flags.Parse(h.Args[1:]); err != nil || *requests != paths.LimitRequests || r != want {
-		t.Errorf("%v: %s, %+v", err, *requests, r)
+	requests, err := r.Parse(flag.NewFlagSet("", flag.ContinueOnError), h.Args[1:])
+	want := memorylimit.Request{Claim: "ns/c", ClaimUID: "u-1", Device: d.Name, Share: "s-1", Address: d.PCIAddress, UUID: d.UUID, Bytes: 4 << 30}
+	if err != nil || requests != paths.LimitRequests || r != want {
+		t.Errorf("%v: %s, %+v", err, requests, r)
 	}
 	encoded(t, p, cdi.Edits{Devices: []specs.ContainerEdits{got}}) // It is valid.
 	d.Admin = true

@@ -341,15 +341,16 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi
 		LimitRequests: e.o.LimitRequests,
 		Topology:      e.o.Specs.MountedPath(p.Claim.UID, store.Topology),
 	}
-	for _, d := range p.Devices {
+	for i, d := range p.Devices {
+		paths.Share = p.EqualShare(i)
 		one, err := e.o.Edits.GPU(ctx, d)
 		if err != nil {
 			return nil, notReady(p, d.Name, err)
 		}
 		one = cdi.DeviceEdits(one, p.Claim, d, paths)
-		for i, f := range files {
+		for n, f := range files {
 			if f.Describes(d) {
-				one = cdi.MountMetadata(one, e.o.Specs.MountedPath(p.Claim.UID, store.Metadata(i)), f)
+				one = cdi.MountMetadata(one, e.o.Specs.MountedPath(p.Claim.UID, store.Metadata(n)), f)
 			}
 		}
 		edits.Devices = append(edits.Devices, one)

@@ -133,7 +133,7 @@ func (d *device) SetMemoryLimit(cgroup string, bytes uint64) error {
 		if err != nil {
 			return nvml.OperatingSystem
 		}
-		return s.SetMemoryLimit(g, engine.MemoryLimit{Cgroup: id, Soft: bytes, Hard: bytes})
+		return s.SetMemoryLimit(g, engine.MemoryLimit{Cgroup: id, Hard: bytes})
 	})
 }
 

@@ -407,6 +407,53 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_AnyAnswer_RefusesOrSaysSo",
 	},
 	{
+		Name: "memory limits: equal shares of a claim are one", File: "internal/memorylimit/requests/requests.go",
+		Old: "if r.Share != \"\" {", New: "if false {",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_EqualSharesOfAClaim_AddUp",
+	},
+	{
+		Name: "memory limits: a share has no ID in its hook", File: "pkg/claim/plan/share.go",
+		Old: "			return d.ShareID\n", New: "			return \"\"\n",
+		Package: "./pkg/claim/plan", Test: "TestEqualShare_SharesOfAClaim_HaveIDsIfEqual",
+	},
+	{
+		Name: "memory limits: a directory that was deleted stays away", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old:     "func (l *Limiter) serve(ctx context.Context) {\n	l.watch(ctx)\n",
+		New:     "func (l *Limiter) serve(ctx context.Context) {\n	if l.watcher == nil {\n		l.watch(ctx)\n	}\n",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_DirectoryDeleted_IsMadeAndWatchedAgain",
+	},
+	{
+		Name: "memory limits: without a watcher there is no directory", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old:     "	err := l.files.Make()\n	if err == nil && l.watcher == nil {\n		l.watcher, err = fsnotify.NewWatcher()\n",
+		New:     "	var err error\n	if l.watcher == nil {\n		if l.watcher, err = fsnotify.NewWatcher(); err == nil {\n			err = l.files.Make()\n		}\n",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_NoWatcher_DirectoryIsMade",
+	},
+	{
+		Name: "memory limits: each container of a claim is guaranteed the claim", File: "internal/nvml/native/device.go",
+		Old: "SetMemoryLimits_v1(cgroup, 0, bytes)", New: "SetMemoryLimits_v1(cgroup, bytes, bytes)",
+		Package: "./internal/nvml/conformancetest", Test: "TestMemoryLimit_DriversBeforeAndSince_SetOrRefuse",
+	},
+	{
+		Name: "memory limits: one that the driver lost stays lost", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old: "at.address == g.PCIAddress }", New: "false }",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_GPULosesLimits_SetAgain",
+	},
+	{
+		Name: "memory limits: one that failed is not tried again", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old: "return o.refused })", New: "return false })",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_SetFails_IsTriedAgain",
+	},
+	{
+		Name: "memory limits: an unreadable answer lets the container start", File: "internal/memorylimit/requests/requests.go",
+		Old: "case err == nil && json.Unmarshal(data, &a) != nil:", New: "case err == nil && json.Unmarshal(data, &a) != nil && false:",
+		Package: "./internal/memorylimit/requests", Test: "TestAsk_AnswerUnreadable_IsAnErrorWithItsText",
+	},
+	{
+		Name: "memory limits: a flag of a newer release keeps containers from a restart", File: "internal/memorylimit/memorylimit.go",
+		Old: "		return fs.Lookup(name) == nil\n", New: "		return name == \"\"\n",
+		Package: "./cmd/memory-limit-hook", Test: "TestRun_ArgumentsOfAnyRelease_AskForTheLimit",
+	},
+	{
 		Name: "memory limits: partitions have them", File: "pkg/claim/plan/parameters.go",
 		Old: "d.Kind == gpu.KindGPU && d.Partial() && g.MemoryLimits", New: "d.Partial() && g.MemoryLimits",
 		Package: "./pkg/claim/plan", Test: "TestMake_Share_HasMemoryAndSharing",

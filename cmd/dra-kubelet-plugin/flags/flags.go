@@ -50,6 +50,7 @@ type Config struct {
 	DeviceMetadata             bool
 	AdoptExternalMIG           bool
 	KeepComputeMode            bool
+	ContainerMemoryLimits      bool
 	MIGModeIdle                time.Duration
 
 	MPSDir, SharingConfig, DemandConfigMap string
@@ -134,6 +135,10 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.KeepComputeMode, "mps-keep-compute-mode", false,
 		"Leave the compute mode of GPUs that claims share by MPS as it is. Then a process that ignores the daemon "+
 			"can use the whole GPU.")
+	fs.BoolVar(&c.ContainerMemoryLimits, "container-memory-limits", false,
+		"Limit the memory of all processes of a container together to its shares of a GPU, with drivers of CUDA 13.4 "+
+			"and newer and cgroups of version 2. No machine with such a driver has run it yet. If false, claims that "+
+			"have limits keep them.")
 	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
 		"Idle time after which the driver switches MIG off on a GPU where it had switched MIG on. 0: only when a "+
 			"claim needs the whole GPU.")

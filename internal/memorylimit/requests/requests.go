@@ -48,10 +48,13 @@ const (
 // ErrNoCgroup means that the machine has no cgroups of version 2, which the driver's limits need.
 var ErrNoCgroup = errors.New("the container has no cgroup of version 2")
 
-// name is the name of a request's files. Equal requests have the same.
+// name is the name of a request's files. A container that starts again has the same.
 func name(r memorylimit.Request) string {
-	sum := sha256.Sum256([]byte(r.ClaimUID + "\n" + r.Device + "\n" + r.Address + "\n" +
-		strconv.FormatUint(r.Bytes, 10) + "\n" + r.Cgroup))
+	key := r.ClaimUID + "\n" + r.Device + "\n" + r.Address + "\n" + strconv.FormatUint(r.Bytes, 10) + "\n" + r.Cgroup
+	if r.Share != "" {
+		key += "\n" + r.Share
+	}
+	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -99,7 +102,7 @@ func Ask(ctx context.Context, h *host.Host, dir string, r memorylimit.Request) (
 		var a answer
 		switch {
 		case err == nil && json.Unmarshal(data, &a) != nil:
-			return true, fmt.Errorf("%s is not readable", path+suffixAnswer)
+			return true, fmt.Errorf("the answer %q in %s is not readable; delete the file", data, path+suffixAnswer)
 		case err == nil && a.Error != "":
 			return true, errors.New(a.Error)
 		case err == nil:
@@ -124,8 +127,13 @@ type Files struct {
 // New returns the files in a directory, which Make makes.
 func New(h *host.Host, dir string) *Files { return &Files{h, dir} }
 
-// Make makes the directory.
-func (s *Files) Make() error { return s.host.MkdirAll(labelAnswer, 0o700, s.dir) }
+// Make makes the directory, if there is none.
+func (s *Files) Make() error {
+	if _, err := os.Lstat(s.dir); err == nil {
+		return nil // Only a new one must be synced.
+	}
+	return s.host.MkdirAll(labelAnswer, 0o700, s.dir)
+}
 
 // Dir is the directory, to be watched.
 func (s *Files) Dir() string { return s.dir }

@@ -57,6 +57,28 @@ func TestAsk_Answered_ReturnsTheAnswer(t *testing.T) {
 	}
 }
 
+// TestAsk_AnswerUnreadable_IsAnErrorWithItsText: a container does not start without a limit.
+func TestAsk_AnswerUnreadable_IsAnErrorWithItsText(t *testing.T) {
+	for _, text := range []string{"", "{", "[]", `{"error":5}`, "set"} {
+		f, _ := files(t)
+		path := filepath.Join(f.Dir(), name(request())+suffixAnswer)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		answered, err := Ask(t.Context(), f.host, f.Dir(), request())
+		if !answered || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q in %s is not readable", text, path)) {
+			t.Errorf("%q: %v, %v", text, answered, err)
+		}
+	}
+	f, _ := files(t)
+	if err := os.Mkdir(filepath.Join(f.Dir(), name(request())+suffixAnswer), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ask(t.Context(), f.host, f.Dir(), request()); err == nil {
+		t.Error("an answer that cannot be read is one")
+	}
+}
+
 // TestList_Unreadable_IsNoAbsentRequest lets the disk fail under one of two requests.
 func TestList_Unreadable_IsNoAbsentRequest(t *testing.T) {
 	bad := ""

@@ -496,6 +496,11 @@ func TestMemoryLimit_DriversBeforeAndSince_SetOrRefuse(t *testing.T) {
 			if !errors.Is(before, nvml.NotFound) || set != nil || after != nil || got != limit || !errors.Is(another, nvml.NotFound) {
 				t.Errorf("%s: %v, %v, %d, %v, %v", i.name, before, set, got, after, another)
 			}
+			simtest.Change(t, i.machine, func(s *engine.State) {
+				if l := s.GPUs[0].Limits; len(l) != 1 || l[0].Soft != 0 { // Each container of a claim has the claim's limit.
+					t.Errorf("%s: %+v guarantees memory", i.name, l)
+				}
+			})
 			if err := d.SetMemoryLimit(cgroup, 1<<50); !errors.Is(err, nvml.InvalidArgument) {
 				t.Errorf("%s: more than the GPU has: %v", i.name, err)
 			}

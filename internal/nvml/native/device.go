@@ -75,7 +75,7 @@ func (d *device) MemoryLimit(cgroup string) (uint64, error) {
 
 func (d *device) SetMemoryLimit(cgroup string, bytes uint64) error {
 	return d.session.query("nvmlDeviceSetMemoryLimits_v1", func() gonvml.Return {
-		return d.handle.SetMemoryLimits_v1(cgroup, bytes, bytes)
+		return d.handle.SetMemoryLimits_v1(cgroup, 0, bytes)
 	})
 }
 

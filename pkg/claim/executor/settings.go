@@ -14,14 +14,13 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // Setting is a GPU setting that an executor changes. It outlives its claims, so that none waits for its restoration.
 type Setting struct {
 	Restorer
-	Records *record.GPUs
+	Records Records
 	// After is how long the value must be unneeded. If it is negative, the setting is not restored for an idle GPU.
 	After time.Duration
 	// Longest is the longest pause between two attempts. Default: an hour.
@@ -29,6 +28,11 @@ type Setting struct {
 	// Limit is for attempts that can take longer than a round, which does not wait for them. Restore reports its errors
 	// itself then.
 	Limit time.Duration
+}
+
+// Records names the GPUs whose setting is changed. *record.GPUs implements it.
+type Records interface {
+	Addresses() ([]string, error)
 }
 
 // Restorer restores a setting. It may also be a Keeper or a Dropper.

@@ -13,8 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -27,6 +30,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // scanInterval is the time after which requests are looked at without an event. It removes those of containers that
@@ -46,9 +52,23 @@ type Limiter struct {
 	busy map[string]bool
 	// changes fires when requests or answers of GPUs have come.
 	changes notify.Trigger
-	// set has the limits that this process has set, or tried to set since the last tick, by cgroup and GPU.
-	set    map[target]uint64
-	failed []target
+	// interval is scanInterval.
+	interval time.Duration
+	// watcher is nil while there can be none; unwatched is the reason.
+	watcher   *fsnotify.Watcher
+	unwatched string
+
+	mu sync.Mutex
+	// set has the limits that this process has set, or tried to set.
+	set map[target]outcome
+}
+
+// outcome is the result of an attempt to set a limit.
+type outcome struct {
+	bytes   uint64
+	problem string
+	// refused means that the container does not start; due that the limit is to be set again.
+	refused, due bool
 }
 
 // target is a container's cgroup and the PCI address of a GPU.
@@ -70,13 +90,17 @@ type limit struct {
 // New makes a Limiter of the containers below a directory of cgroups.
 func New(files *requests.Files, sessions *sessionpool.Pool, cgroups string, reports notify.Reporter) *Limiter {
 	return &Limiter{files: files, sessions: sessions, cgroups: cgroups, reports: reports, changes: notify.NewTrigger(),
-		set: map[target]uint64{}, busy: map[string]bool{}}
+		interval: scanInterval, set: map[target]outcome{}, busy: map[string]bool{}}
 }
 
 // Run answers requests until the context ends. First it sets the limits of those that an earlier process answered, too.
 func (l *Limiter) Run(ctx context.Context) {
-	l.watch(ctx)
-	tick := time.NewTicker(scanInterval)
+	defer func() {
+		if l.watcher != nil {
+			_ = l.watcher.Close()
+		}
+	}()
+	tick := time.NewTicker(l.interval)
 	defer tick.Stop()
 	for {
 		l.serve(ctx)
@@ -85,47 +109,96 @@ func (l *Limiter) Run(ctx context.Context) {
 			return
 		case <-l.changes:
 		case <-tick.C:
-			for _, at := range l.failed {
-				delete(l.set, at)
-			}
-			l.failed = nil
+			l.again(func(_ target, o outcome) bool { return o.refused })
 		}
 	}
 }
 
-// watch notices changes of the directory. Without it the requests are still looked at, rarely.
+// again makes limits due.
+func (l *Limiter) again(due func(target, outcome) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for at, o := range l.set {
+		o.due = o.due || due(at, o)
+		l.set[at] = o
+	}
+}
+
+// Setting is the limits as a setting that GPUs lose, as in a reload of the driver or a reset. They end with their
+// cgroups, so there is nothing to restore.
+func (l *Limiter) Setting() executor.Setting {
+	return executor.Setting{Restorer: l, Records: l, After: -1}
+}
+
+// Addresses returns the PCI addresses of the GPUs with limits.
+func (l *Limiter) Addresses() ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gpus := map[string]bool{}
+	for at := range l.set {
+		gpus[at.address] = true
+	}
+	return slices.Sorted(maps.Keys(gpus)), nil
+}
+
+// NeededBy implements executor.Restorer.
+func (l *Limiter) NeededBy(d plan.Device) bool { return d.Sharing.ContainerLimit > 0 }
+
+// Restore implements executor.Restorer.
+func (l *Limiter) Restore(context.Context, gpu.GPU) error { return nil }
+
+// Keep implements executor.Keeper. The limits of the GPU are read, and those that it lost are set, by Run.
+func (l *Limiter) Keep(_ context.Context, g gpu.GPU) error {
+	l.again(func(at target, _ outcome) bool { return at.address == g.PCIAddress })
+	l.changes.Fire()
+	return nil
+}
+
+// watch makes the directory, without which no container with a share starts, and notices its changes. Without a watcher
+// the requests are still looked at, rarely.
 func (l *Limiter) watch(ctx context.Context) {
-	w, err := fsnotify.NewWatcher()
-	if err == nil {
-		err = l.files.Make()
+	err := l.files.Make()
+	if err == nil && l.watcher == nil {
+		l.watcher, err = fsnotify.NewWatcher()
+		if err == nil {
+			go l.forward(ctx, l.watcher)
+		}
 	}
 	if err == nil {
-		err = w.Add(l.files.Dir())
+		err = l.watcher.Add(l.files.Dir()) // Again, because the directory can be a new one.
 	}
-	if err != nil {
-		l.reports.Report(failure(memorylimit.Request{}, fmt.Errorf("watch %s: %w", l.files.Dir(), err),
-			fmt.Sprintf("limits of new containers come up to %s late: check the node's limits of inotify, and "+
-				"restart the plugin", scanInterval)))
+	if err == nil {
+		l.unwatched = ""
 		return
 	}
-	go func() {
-		defer func() { _ = w.Close() }()
-		for {
-			select {
-			case <-ctx.Done():
+	if l.unwatched != err.Error() {
+		l.unwatched = err.Error()
+		l.reports.Report(failure(memorylimit.Request{}, fmt.Errorf("watch %s: %w", l.files.Dir(), err),
+			fmt.Sprintf("limits of new containers come up to %s late: check the node's disk and its limits of inotify",
+				scanInterval)))
+	}
+}
+
+func (l *Limiter) forward(ctx context.Context, w *fsnotify.Watcher) {
+	for events, errs := w.Events, w.Errors; ; l.changes.Fire() {
+		select {
+		case _, open := <-events:
+			if !open {
 				return
-			case <-w.Events:
-			case err := <-w.Errors:
-				klog.FromContext(ctx).Error(err,
-					"Some changes of the requests of memory limits were not seen; all are looked at again")
 			}
-			l.changes.Fire()
+		case err, open := <-errs:
+			if !open {
+				return
+			}
+			klog.FromContext(ctx).Error(err,
+				"Some changes of the requests of memory limits were not seen; all are looked at again")
 		}
-	}()
+	}
 }
 
 // serve answers the requests whose limits were set, and sets those that are not set yet, in a goroutine for each GPU.
 func (l *Limiter) serve(ctx context.Context) {
+	l.watch(ctx)
 	ended, _ := l.attempts.Results()
 	for _, a := range ended {
 		delete(l.busy, a.Item.limits[0].address)
@@ -162,8 +235,10 @@ func (l *Limiter) open(asked []memorylimit.Request) map[string]gpuWork {
 		uuids[r.Address] = r.UUID
 	}
 	out := map[string]gpuWork{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for at, one := range sums {
-		if l.set[at] == one.bytes || l.busy[at.address] {
+		if o := l.set[at]; o.bytes == one.bytes && !o.due || l.busy[at.address] {
 			continue
 		}
 		work := out[at.address]
@@ -199,37 +274,55 @@ func (l *Limiter) work(w *gpuWork) error {
 	})
 }
 
-// finish answers the requests of a limit. A driver without limits, for example an older one since the claim was
-// prepared, keeps no container from its start: the share had no such limit before.
+// finish answers the requests of a limit, unless they have that answer. A driver without limits, for example an older
+// one since the claim was prepared, keeps no container from its start: the share had no such limit before.
 func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 	if err == nil {
 		err = done.err
 	}
+	now := outcome{bytes: done.bytes}
+	if err != nil {
+		now.problem, now.refused = err.Error(), !nvml.Unavailable(err)
+	}
+	was := l.note(done.target, now) // Before the answer, after which the limit can be lost.
+	if was.due = false; was != now {
+		if err := l.answer(ctx, done, err, now.refused); err != nil {
+			l.note(done.target, outcome{bytes: done.bytes, problem: err.Error(), refused: true}) // It is answered again.
+		}
+	}
+}
+
+func (l *Limiter) note(at target, now outcome) (was outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was = l.set[at]
+	l.set[at] = now
+	return was
+}
+
+func (l *Limiter) answer(ctx context.Context, done limit, err error, refuses bool) error {
 	first := done.requests[0]
 	var refused error
 	switch {
-	case err == nil:
-	case nvml.Unavailable(err):
-		l.reports.Report(failure(first, err,
-			"its container runs without a limit of its memory, because the driver has none: "+
-				"install the one that the claim was prepared with, or delete the pod"))
-	default:
+	case refuses:
 		refused = failure(first, err,
 			"its container does not start: run nvidia-smi on the node, and check that its driver and the plugin "+
 				"see the cgroups in "+l.cgroups)
 		l.reports.Report(refused)
+	case err != nil:
+		l.reports.Report(failure(first, err,
+			"its container runs without a limit of its memory, because the driver has none: "+
+				"install the one that the claim was prepared with, or delete the pod"))
 	}
+	var errs []error
 	for _, r := range done.requests {
 		if err := l.files.Answer(r, refused); err != nil {
 			klog.FromContext(ctx).Error(err, "Answering a request of a memory limit failed; it is answered again",
 				"claim", r.Claim)
-			refused = err
+			errs = append(errs, err)
 		}
 	}
-	l.set[done.target] = done.bytes
-	if refused != nil {
-		l.failed = append(l.failed, done.target)
-	}
+	return errors.Join(errs...)
 }
 
 func failure(r memorylimit.Request, cause error, remedy string) error {

@@ -4,12 +4,14 @@
 package memorylimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +23,10 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
@@ -34,6 +40,9 @@ type env struct {
 	cgroups string
 	host    *host.Host
 	dir     string
+
+	// interval is that of the limiter. Default: its own.
+	interval time.Duration
 
 	mu      sync.Mutex
 	reports []string
@@ -55,17 +64,38 @@ func (e *env) limiter() *Limiter {
 		e.Fatal(err)
 	}
 	sessions := sessionpool.New(nvmlfake.WithHook(e.machine, e.calls.Do), func(string) bool { return true }, notifytest.Reporter(nil))
-	return New(files, sessions, e.cgroups, notifytest.Reporter(func(err error) {
+	l := New(files, sessions, e.cgroups, notifytest.Reporter(func(err error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.reports = append(e.reports, err.Error())
 	}))
+	l.interval = cmp.Or(e.interval, l.interval)
+	return l
+}
+
+// said returns the number of reports.
+func (e *env) said() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.reports)
+}
+
+// eventually waits until a condition holds.
+func (e *env) eventually(what string, ok func() bool) {
+	e.Helper()
+	for late := time.After(30 * time.Second); !ok(); {
+		select {
+		case <-late:
+			e.Fatalf("not within 30 s: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // start starts a plugin, which stop ends.
-func (e *env) start() {
+func (e *env) start() (l *Limiter) {
 	e.Helper()
-	l := e.limiter()
+	l = e.limiter()
 	ctx, cancel := context.WithCancel(e.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -77,6 +107,7 @@ func (e *env) start() {
 		<-ended
 	}
 	e.Cleanup(e.stop)
+	return l
 }
 
 // container is a container's request on a GPU. It makes the container's cgroup.
@@ -145,6 +176,164 @@ func TestLimiter_Containers_HaveTheSumOfTheirShares(t *testing.T) {
 	}
 	if err := e.ask(e.container("a", 0, "b", 2*gib)); err != nil || e.limit("a", 0) != 6*gib {
 		t.Errorf("a repeated request: %d, %v", e.limit("a", 0), err)
+	}
+}
+
+// TestLimiter_EqualSharesOfAClaim_AddUp has a container with two shares of one size, by two requests of a claim.
+func TestLimiter_EqualSharesOfAClaim_AddUp(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	for _, share := range []string{"s-1", "s-2"} {
+		r := e.container("a", 0, "a", 4*gib)
+		r.Share = share
+		if err := e.ask(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := e.limit("a", 0); got != 8*gib {
+		t.Errorf("the limit is %d GiB, want 8", got/gib)
+	}
+}
+
+// TestLimiter_ContainersOfAClaim_GuaranteeNoMoreThanTheClaim starts three containers of a claim.
+func TestLimiter_ContainersOfAClaim_GuaranteeNoMoreThanTheClaim(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	for _, name := range []string{"a", "b", "c"} {
+		if err := e.ask(e.container(name, 0, "one", 30*gib)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var guaranteed uint64
+	for _, l := range e.state().GPUs[0].Limits {
+		guaranteed += l.Soft
+	}
+	if guaranteed > 30*gib {
+		t.Errorf("%d GiB are guaranteed to the containers of a claim of 30 GiB", guaranteed/gib)
+	}
+}
+
+// locker has one claim with a share of the GPU.
+type locker struct{ limit uint64 }
+
+func (l locker) WithGPULock(_ context.Context, address string, do func([]plan.Plan) error) error {
+	return do([]plan.Plan{{Devices: []plan.Device{{PCIAddress: address, Sharing: plan.Sharing{ContainerLimit: l.limit}}}}})
+}
+
+// TestLimiter_GPULosesLimits_SetAgain loses a limit as in a reload of the driver, which no request follows.
+func TestLimiter_GPULosesLimits_SetAgain(t *testing.T) {
+	for _, needed := range []bool{true, false} {
+		e := newEnv(t)
+		l := e.start()
+		scans := inventory.NewLatest()
+		s, other := gpu.Snapshot{}, e.container("other", 1, "b", gib)
+		for _, g := range e.state().GPUs {
+			s.GPUs = append(s.GPUs, gpu.GPU{PCIAddress: g.Address, UUID: g.UUID})
+		}
+		scans.Set(s)
+		for _, r := range []memorylimit.Request{e.container("a", 0, "a", 4*gib), other} {
+			if err := e.ask(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		simtest.Change(t, e.machine, func(s *engine.State) { s.GPUs[0].Limits, s.GPUs[1].Limits = nil, nil })
+		limit := uint64(0)
+		if needed {
+			limit = 4 * gib
+		}
+		settings := executor.NewSettings(e.host, locker{limit}, scans, l.Setting())
+		if errs := settings.Reconcile(t.Context()); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		if needed {
+			e.eventually("the limits are set again", func() bool { return e.limit("a", 0) == 4*gib && e.limit("other", 1) == gib })
+		} else if err := e.ask(e.container("later", 2, "c", gib)); err != nil || e.limit("a", 0) > 0 {
+			t.Errorf("no claim needs a limit: %d, %v", e.limit("a", 0), err)
+		}
+		if e.said() > 0 {
+			t.Errorf("reports %q", e.reports)
+		}
+	}
+}
+
+// TestLimiter_SetFails_IsTriedAgain lets the driver refuse a limit for a while. It is reported once.
+func TestLimiter_SetFails_IsTriedAgain(t *testing.T) {
+	const query = "nvmlDeviceSetMemoryLimits_v1"
+	e := newEnv(t)
+	e.interval = time.Millisecond
+	var tried atomic.Int32
+	e.calls.Answer(nvml.Unknown, func(_ int, c nvmltest.Call) bool {
+		if c.Query == query {
+			tried.Add(1)
+		}
+		return c.Query == query
+	})
+	e.start()
+	r := e.container("a", 0, "a", gib)
+	if err := e.ask(r); err == nil {
+		t.Fatal("a limit that is not set is answered as set")
+	}
+	e.eventually("the limit is tried again", func() bool { return tried.Load() > 3 })
+	e.calls.Clear()
+	e.eventually("the limit is set", func() bool { return e.limit("a", 0) == gib })
+	e.eventually("it is answered", func() bool { return e.ask(r) == nil })
+	if e.said() != 1 {
+		t.Errorf("reports %q", e.reports)
+	}
+}
+
+// TestLimiter_DirectoryDeleted_IsMadeAndWatchedAgain deletes the directory while the plugin runs: without it no container
+// with a share starts. The next scan is half a minute away.
+func TestLimiter_DirectoryDeleted_IsMadeAndWatchedAgain(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	for _, name := range []string{"a", "b"} {
+		if err := e.ask(e.container(name, 0, "a", gib)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(e.dir); err != nil {
+			t.Fatal(err)
+		}
+		e.eventually("the directory is there again", func() bool {
+			_, err := os.Lstat(e.dir)
+			return err == nil
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), scanInterval/2)
+	defer cancel()
+	if answered, err := requests.Ask(ctx, e.host, e.dir, e.container("c", 0, "c", gib)); !answered || err != nil {
+		t.Errorf("answered %v, %v", answered, err)
+	}
+}
+
+// TestLimiter_NoWatcher_DirectoryIsMade looks at requests without a file descriptor for a watcher, and then with one.
+func TestLimiter_NoWatcher_DirectoryIsMade(t *testing.T) {
+	e := newEnv(t)
+	l := e.limiter()
+	if err := os.RemoveAll(e.dir); err != nil {
+		t.Fatal(err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l.watch(t.Context())
+	}
+	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+	if _, missing := os.Lstat(e.dir); err != nil || missing != nil {
+		t.Fatal(err, missing)
+	}
+	if e.said() == 0 || e.said() > 2 { // The directory's sync fails first, and then the watcher.
+		t.Errorf("reports %q", e.reports)
+	}
+	l.watch(t.Context())
+	defer l.watcher.Close()
+	if len(l.watcher.WatchList()) != 1 {
+		t.Errorf("watches %q", l.watcher.WatchList())
 	}
 }
 

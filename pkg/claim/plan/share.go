@@ -56,6 +56,18 @@ func (d Device) Shares(o Device) bool {
 	return d.Name == o.Name && !d.Admin && !o.Admin && d.Partial() && o.Partial()
 }
 
+// EqualShare returns the ID of the i-th device's share if the claim has another share of the device with the same limit
+// of containers, or "".
+func (p Plan) EqualShare(i int) string {
+	d := p.Devices[i]
+	for n, o := range p.Devices {
+		if n != i && d.Shares(o) && d.Sharing.ContainerLimit == o.Sharing.ContainerLimit {
+			return d.ShareID
+		}
+	}
+	return ""
+}
+
 // Disagrees returns the reason why a share cannot join an earlier one, or "".
 func (d Device) Disagrees(first Device) string {
 	a, b := d.Sharing, first.Sharing

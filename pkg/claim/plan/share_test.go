@@ -405,3 +405,15 @@ func TestRefreshed_OlderDriver_ContainersGetItsSharedMemory(t *testing.T) {
 		}
 	}
 }
+
+func TestEqualShare_SharesOfAClaim_HaveIDsIfEqual(t *testing.T) {
+	share := func(id, name string, limit uint64) Device {
+		return Device{Name: name, ShareID: id, Share: Share{MemoryBytes: 1}, Sharing: Sharing{ContainerLimit: limit}}
+	}
+	p := Plan{Devices: []Device{share("a", "gpu-0", 4), share("b", "gpu-0", 4), share("c", "gpu-0", 2), share("d", "gpu-1", 4)}}
+	for i, want := range []string{"a", "b", "", ""} {
+		if got := p.EqualShare(i); got != want {
+			t.Errorf("device %d: %q, want %q", i, got, want)
+		}
+	}
+}

@@ -100,6 +100,8 @@ nodeAffinity:
   value: {{ dig "monitors" "enabled" true $plugin | quote }}
 - name: DEVICE_METADATA
   value: {{ dig "deviceMetadata" "enabled" true $plugin | quote }}
+- name: CONTAINER_MEMORY_LIMITS
+  value: {{ dig "containerMemoryLimits" "enabled" false $plugin | quote }}
 - name: HEALTH_EVICT
   value: {{ dig "evict" list (.Values.health | default dict) | join "," | quote }}
 - name: HEALTH_RESET
