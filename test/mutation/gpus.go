@@ -454,6 +454,11 @@ var gpuMutations = []Mutation{
 		Package: "./cmd/memory-limit-hook", Test: "TestRun_ArgumentsOfAnyRelease_AskForTheLimit",
 	},
 	{
+		Name: "a claim fails while the daemon before ends", File: "internal/mpsd/supervisor/supervisor.go",
+		Old: "for errors.Is(err, errEnding) {", New: "for false {",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_DaemonEnds_StartsTheNext",
+	},
+	{
 		Name: "memory limits: partitions have them", File: "pkg/claim/plan/parameters.go",
 		Old: "d.Kind == gpu.KindGPU && d.Partial() && g.MemoryLimits", New: "d.Partial() && g.MemoryLimits",
 		Package: "./pkg/claim/plan", Test: "TestMake_Share_HasMemoryAndSharing",

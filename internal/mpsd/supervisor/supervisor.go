@@ -141,6 +141,11 @@ func (s *Supervisor) ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 		return mpsd.Status{}, err
 	}
 	d, generation, failures, err := s.request(ctx, want)
+	for errors.Is(err, errEnding) { // A stop whose caller did not wait for the end.
+		if err = s.end(ctx, d); err == nil {
+			d, generation, failures, err = s.request(ctx, want)
+		}
+	}
 	if err != nil {
 		return mpsd.Status{}, err
 	}
@@ -166,6 +171,8 @@ func (s *Supervisor) ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 	}
 }
 
+var errEnding = errors.New("the daemon is being ended")
+
 // request sets the desired daemon. It returns its generation, and the number of failures before this call.
 func (s *Supervisor) request(ctx context.Context, want mpsd.Daemon) (d *daemon, generation, failures int, err error) {
 	s.mu.Lock()
@@ -178,7 +185,7 @@ func (s *Supervisor) request(ctx context.Context, want mpsd.Daemon) (d *daemon, 
 	case !ok:
 		d = s.begin(want, note{})
 	case d.ctx.Err() != nil:
-		return nil, 0, 0, fmt.Errorf("the daemon of %s is being ended; try again", want.Name)
+		return d, 0, 0, errEnding
 	case !reflect.DeepEqual(d.want, want):
 		d.want = want
 		d.generation++
@@ -204,6 +211,12 @@ func (s *Supervisor) stop(ctx context.Context, name string) error {
 		return removeLeftover(filepath.Join(s.o.Dir, name))
 	}
 	d.cancel(errors.New("it is not needed any more"))
+	return s.end(ctx, d)
+}
+
+// end waits for the end of a daemon, and removes it.
+func (s *Supervisor) end(ctx context.Context, d *daemon) error {
+	name := filepath.Base(d.dir)
 	select {
 	case <-d.ended:
 	case <-ctx.Done():
@@ -212,10 +225,13 @@ func (s *Supervisor) stop(ctx context.Context, name string) error {
 	if s.ctx.Err() != nil {
 		return errStopping
 	}
-	err := removeDir(d.dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.daemons[name] == d && err == nil {
+	if s.daemons[name] != d {
+		return nil // Another call removed it, and the directory can be the next one's.
+	}
+	err := removeDir(d.dir)
+	if err == nil {
 		delete(s.daemons, name)
 		s.notify()
 	}

@@ -356,6 +356,33 @@ func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
 	}
 }
 
+// TestEnsure_DaemonEnds_StartsTheNext has a daemon whose stop did not wait for its end, as after its limit, and claims that come
+// meanwhile.
+func TestEnsure_DaemonEnds_StartsTheNext(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	s, d := e.start(), e.daemon(0)
+	pid := e.ensure(s, d).PID
+	s.mu.Lock()
+	s.daemons[d.Name].cancel(errors.New("its stop took too long"))
+	s.mu.Unlock()
+	failed := make(chan error, 3)
+	for range cap(failed) {
+		go func() {
+			_, err := s.ensure(t.Context(), d)
+			failed <- err
+		}()
+	}
+	for range cap(failed) {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	if now := e.ensure(s, d).PID; now == pid {
+		t.Error("the daemon that ends serves the next claim")
+	}
+}
+
 func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
