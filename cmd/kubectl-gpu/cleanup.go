@@ -30,7 +30,8 @@ func newCleanup(f *factory) *cobra.Command {
 			"and so do GPU budgets with their CustomResourceDefinition, and cordons. The command changes nothing " +
 			"while a node\n" +
 			"publishes devices of the driver, while a pod of it runs, or if you may not see these.\n" +
-			"It does not reach the nodes: a GPU whose partition ended shortly before the uninstall stays in MIG mode. Run\n" +
+			"It does not reach the nodes: a GPU whose partition ended shortly before the uninstall stays in MIG " +
+			"mode. Run\n" +
 			"nvidia-smi -i GPU -mig 0 there.",
 		Example: "  kubectl gpu cleanup -n gpu-dra-driver --dry-run=server\n  kubectl gpu cleanup -n gpu-dra-driver",
 		Args:    cobra.NoArgs,

@@ -287,7 +287,8 @@ func (l *Limiter) finish(ctx context.Context, done limit, err error) {
 	was := l.note(done.target, now) // Before the answer, after which the limit can be lost.
 	if was.due = false; was != now {
 		if err := l.answer(ctx, done, err, now.refused); err != nil {
-			l.note(done.target, outcome{bytes: done.bytes, problem: err.Error(), refused: true}) // It is answered again.
+			now.problem, now.refused = err.Error(), true // It is answered again.
+			l.note(done.target, now)
 		}
 	}
 }

@@ -41,7 +41,7 @@ type env struct {
 	host    *host.Host
 	dir     string
 
-	// interval is that of the limiter. Default: its own.
+	// interval replaces the limiter's. Default: its own.
 	interval time.Duration
 
 	mu      sync.Mutex

@@ -41,7 +41,8 @@ var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NV
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a failure of NVML
 // does not withdraw a node's devices. It is zero before NVML's first answer. If scans fail or hang for longer, the
-// error is ErrHealthUnknown, and the Snapshot of an earlier process stands for the first answer. Without a driver, or with another one than this process has loaded, the Snapshot is zero.
+// error is ErrHealthUnknown, and the Snapshot of an earlier process stands for the first answer. Without a driver, or
+// with another one than this process has loaded, the Snapshot is zero.
 // While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)

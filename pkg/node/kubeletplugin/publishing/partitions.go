@@ -95,8 +95,8 @@ func (n *Node) check() {
 }
 
 // findMissing sends the claims whose partitions are not in the last scan, and replaces an earlier report. A partition
-// that was created or removed since the scan can still exist. While NVML does not answer, the earlier report stands. The
-// caller holds n.mu.
+// that was created or removed since the scan can still exist. While NVML does not answer, the earlier report
+// stands. The caller holds n.mu.
 func (n *Node) findMissing(in inputs) {
 	if in.unknown {
 		return
