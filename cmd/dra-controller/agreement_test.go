@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
@@ -524,7 +525,23 @@ func (a *asked) know(t *testing.T) (out known) {
 	c.States = read.States{read.Pods: nil}
 	c.Slices = packed
 	subject := why.Subject{Pod: a.pod}
-	out.Answer = why.Ask(t.Context(), &c.Cluster, subject, why.Options{Driver: driver, Brief: true, Now: time.Now(), Reader: whytest.Namespace})
+	o := why.Options{Driver: driver, Brief: true, Now: time.Now(), Reader: whytest.Namespace}
+	out.Answer = why.Ask(t.Context(), &c.Cluster, subject, o)
+	holders := map[types.NamespacedName]read.Holder{}
+	for _, name := range c.Holders(out.Answer) {
+		if name.Namespace != whytest.Namespace {
+			continue
+		}
+		holders[name] = read.Holder{}
+		for _, p := range a.pods {
+			if p.Namespace == name.Namespace && p.Name == name.Name {
+				holders[name] = read.Holder{Pod: p, Owner: metav1.GetControllerOf(p)}
+			}
+		}
+	}
+	if len(holders) > 0 {
+		out.Consider(&c.Cluster, o, a.pod, metav1.GetControllerOf(a.pod), holders)
+	}
 	out.asks = out.JudgedBy != ""
 	out.nodes = slices.Clone(out.Fits)
 	for _, r := range out.Reasons {

@@ -26,14 +26,14 @@ func newClaims(f *factory) *cobra.Command {
 		Short: "List claims with their devices, shares and leaks",
 		Long: "List the ResourceClaims that have devices of the driver, and those that wait for some.\n" +
 			"A claim is pending, reserved (for its pods or PodGroup), unreserved (it has devices that no pod uses)\n" +
-			"or deleting. A device marked with ! is in no ResourceSlice.",
+			"deleting, or ending (its pods are terminating). A device marked with ! is in no ResourceSlice.",
 		Example: "  kubectl gpu claims -A --sort-by age\n  kubectl gpu claims -n team-a -o wide",
 	}
 	o := f.addOutput(c)
 	o.sortable(c, "namespace", "name", "state", "node", "devices", "age")
 	s.addFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
-		all, err := f.load(ctx, want{claims: true, classes: true})
+		all, err := f.load(ctx, want{claims: true, classes: true, pods: true})
 		if err != nil {
 			return err
 		}

@@ -48,13 +48,25 @@ func newCleanup(f *factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		pods := len(view.PluginPods(o.Pods)) + len(view.ControllerPods(o.Pods))
+		ending, pods := 0, append(view.PluginPods(o.Pods), view.ControllerPods(o.Pods)...)
+		for _, p := range pods {
+			if p.DeletionTimestamp != nil {
+				ending++
+			}
+		}
 		switch {
 		case len(o.Unseen) > 0:
 			return fmt.Errorf("nothing is removed, because the driver may still run: %s", strings.Join(o.Unseen, "; "))
-		case len(o.Slices) > 0 || pods > 0:
+		case ending < len(pods):
 			return fmt.Errorf("nothing is removed, because the driver is installed: %d ResourceSlices and %d pods "+
-				"exist. Run helm uninstall first", len(o.Slices), pods)
+				"exist. Run helm uninstall first", len(o.Slices), len(pods))
+		case ending > 0:
+			return fmt.Errorf("nothing is removed yet, because the driver is ending: %d of its pods terminate. Run "+
+				"the command again in a minute", ending)
+		case len(o.Slices) > 0:
+			return fmt.Errorf("nothing is removed yet: %d ResourceSlices exist, and no pod of the driver. The "+
+				"kubelet of each node removes them within a minute. Run the command again; if they stay, delete them",
+				len(o.Slices))
 		}
 		return (&cleaning{factory: f, objects: o, dryRun: dryRun == "server", demand: demand}).run(ctx)
 	})
@@ -103,14 +115,20 @@ func (c *cleaning) run(ctx context.Context) error {
 	}
 	lease, demand := "dra-controller."+c.driver, c.demand
 	err = client.CoordinationV1().Leases(namespace).Delete(ctx, lease, options)
+	there := err == nil
 	if err := c.done("delete Lease "+namespace+"/"+lease, "lease "+namespace+"/"+lease+" deleted"+suffix,
 		err); err != nil {
 		return err
 	}
 	err = client.CoreV1().ConfigMaps(namespace).Delete(ctx, demand, options)
+	there = there || err == nil
 	if err := c.done("delete ConfigMap "+namespace+"/"+demand, "configmap "+namespace+"/"+demand+" deleted"+suffix,
 		err); err != nil {
 		return err
+	}
+	if !there {
+		fmt.Fprintf(c.ErrOut, "note: namespace %s has no Lease %s and no ConfigMap %s. If the driver was in another "+
+			"namespace, they stay there: kubectl gpu cleanup -n NAMESPACE\n", namespace, lease, demand)
 	}
 	if c.removed == 0 {
 		fmt.Fprintf(c.ErrOut, "Nothing of driver %s is left in the cluster and in namespace %s.\n", c.driver, namespace)

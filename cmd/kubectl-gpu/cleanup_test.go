@@ -83,7 +83,12 @@ func TestCleanup_DriverMayRun_ChangesNothing(t *testing.T) {
 		"slices": {func(e *env) {
 			other := start(t, map[string]string{"n1": "hgx-h100"})
 			e.lists[slicesPath] = other.lists[slicesPath]
-		}, "the driver is installed"},
+		}, "The kubelet of each node removes them"},
+		"ending plugin": {func(e *env) {
+			p := driverPod("plugin", "kubelet-plugin", "plugin:1")
+			p.DeletionTimestamp = new(metav1.Now())
+			e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{p}}
+		}, "the driver is ending: 1 of its pods terminate"},
 		"plugin": {func(e *env) {
 			e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{driverPod("plugin", "kubelet-plugin", "plugin:1")}}
 		}, "the driver is installed"},
@@ -105,6 +110,9 @@ func TestCleanup_DriverMayRun_ChangesNothing(t *testing.T) {
 	}
 	var writes []string
 	e := newUninstalled(t, &writes)
+	if _, _, errOut := e.kubectl("cleanup", "-n", "elsewhere", "--dry-run=server"); !strings.Contains(errOut, "namespace elsewhere has no Lease") {
+		t.Errorf("the objects of another namespace stay without a note: %q", errOut)
+	}
 	code, out, _ := e.kubectl("cleanup", "-n", "system", "--dry-run=server")
 	if code != 0 || !strings.Contains(out, "deviceclass mine deleted (server dry run)") ||
 		!slices.ContainsFunc(writes, func(w string) bool { return w == "DELETE "+classesPath+"/mine dry run" }) {

@@ -171,15 +171,17 @@ func grouped(findings []view.Finding, verbose bool) (rows []record) {
 // all.
 func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
 	o, err := f.load(ctx, want{
-		claims:      true,
-		classes:     true,
-		nodes:       true,
-		pods:        true,
-		rules:       true,
-		quotas:      true,
-		webhooks:    true,
-		gpuClusters: true,
-		namespaces:  true,
+		claims:       true,
+		classes:      true,
+		nodes:        true,
+		pods:         true,
+		rules:        true,
+		quotas:       true,
+		webhooks:     true,
+		gpuClusters:  true,
+		namespaces:   true,
+		makers:       true,
+		controlPlane: true,
 	})
 	if err != nil {
 		return nil, err

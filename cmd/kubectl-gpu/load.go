@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,8 @@ import (
 // want selects the objects to read.
 type want struct {
 	claims, classes, nodes, pods, rules, quotas, webhooks, gpuClusters, namespaces bool
+	// makers are the objects that make the driver's pods, and controlPlane the Leases of Kubernetes' programs.
+	makers, controlPlane bool
 	// allDrivers keeps the slices of other drivers too.
 	allDrivers bool
 	// noSlices leaves the slices out. needSlices makes a missing right to them an error, for commands that change
@@ -58,6 +61,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 // load reads the objects side by side. A missing right is not an error. It prints what it could not see.
 func (r *reader) load(ctx context.Context, w want) (*objects, error) {
 	o := &objects{OtherSlices: map[string]int{}, reader: r}
+	o.Closed = map[string]string{}
 	o.Driver, o.Now, o.States = r.driver, r.now(), r.states
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(wanted bool, load func(context.Context) error) {
@@ -86,6 +90,14 @@ func (r *reader) load(ctx context.Context, w want) (*objects, error) {
 	list(w.webhooks, from(webhooks, "", r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()), "")
 	namespaces := kind{resource: read.Namespaces, effect: "namespaces with admin access are not shown", optional: true}
 	list(w.namespaces, from(namespaces, "", core.Namespaces()), resourceapi.DRAAdminNamespaceLabelKey+"=true")
+	daemons := kind{resource: read.DaemonSets, effect: "DaemonSets without pods are not shown", optional: true}
+	list(w.makers, from(daemons, "", r.client.AppsV1().DaemonSets(metav1.NamespaceAll)), view.DriverSelector)
+	deployments := kind{resource: read.Deployments, effect: "Deployments without pods are not shown", optional: true}
+	list(w.makers, from(deployments, "", r.client.AppsV1().Deployments(metav1.NamespaceAll)), view.DriverSelector)
+	refused := kind{resource: read.Events, effect: "the reasons of refused pods are not shown", optional: true}
+	const refusals = "reason=FailedCreate,involvedObject.kind=DaemonSet"
+	list(w.makers, from(refused, refusals, core.Events(metav1.NamespaceAll)), "")
+	start(w.controlPlane, o.loadLeases)
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
@@ -116,8 +128,17 @@ func (o *objects) put(page runtime.Object) error {
 	case *corev1.NodeList:
 		for _, n := range p.Items {
 			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.
+			if why := view.Closed(&n); why != "" {
+				o.Closed[n.Name] = why
+			}
 			o.CoreNodes = append(o.CoreNodes, n)
 		}
+	case *appsv1.DaemonSetList:
+		o.DaemonSets = append(o.DaemonSets, p.Items...)
+	case *appsv1.DeploymentList:
+		o.Deployments = append(o.Deployments, p.Items...)
+	case *corev1.EventList:
+		o.Refusals = append(o.Refusals, p.Items...)
 	case *admissionv1.ValidatingWebhookConfigurationList:
 		for _, c := range p.Items {
 			for _, w := range c.Webhooks { // Those of the driver are named after it.
@@ -157,6 +178,21 @@ func (o *objects) loadSlices(ctx context.Context, w want) (err error) {
 	}
 	const effect = "only GPUs that claims have are shown, and not their models, memory and health"
 	return o.end(kind{resource: read.ResourceSlices, effect: effect}, ends{err, err})
+}
+
+// loadLeases reads the Leases of kube-scheduler and kube-controller-manager. A cluster can hide them.
+func (o *objects) loadLeases(ctx context.Context) error {
+	k := kind{resource: read.Leases, effect: "whether the scheduler runs is not shown", optional: true}
+	var last error
+	for _, name := range []string{"kube-scheduler", "kube-controller-manager"} {
+		one, err := o.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			o.Leases = append(o.Leases, *one)
+		} else if !apierrors.IsNotFound(err) {
+			last = err
+		}
+	}
+	return o.end(k, ends{last, last})
 }
 
 // gpuClusters is the kind for which the GPU operator installs NVIDIA's DRA driver.

@@ -64,7 +64,7 @@ func (f *factory) newNodes(
 	everywhere(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		all, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
+		all, err := f.load(ctx, want{claims: true, rules: true, nodes: true, nodeLabels: labels})
 		if err != nil {
 			return err
 		}
@@ -88,8 +88,7 @@ func gpuRow(g view.GPU) record {
 	if g.MemorySlices > 0 {
 		free = fmt.Sprintf("%d/%d", g.FreeSlices, g.MemorySlices)
 		// A GPU that is closed to new claims, or free as a whole, is not fragmented.
-		if closed := g.Health != "" || len(g.Taints) > 0; !closed &&
-			(g.UsableSlices > 0 || g.FreeSlices < g.MemorySlices) {
+		if g.Condition() == "ok" && (g.UsableSlices > 0 || g.FreeSlices < g.MemorySlices) {
 			fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
 		}
 	}

@@ -85,7 +85,8 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
 		classesPath: resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}}},
 		hooksPath:   admissionv1.ValidatingWebhookConfigurationList{},
-		"/version":  `{"gitVersion":"v1.37.1"}`,
+		nodesPath:   corev1.NodeList{}, podsPath: corev1.PodList{},
+		"/version": `{"gitVersion":"v1.37.1"}`,
 	}}
 	server := httptest.NewServer(http.HandlerFunc(e.serve))
 	t.Cleanup(server.Close)
@@ -141,6 +142,9 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 		list = l
 	case admissionv1.ValidatingWebhookConfigurationList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ValidatingWebhookConfigurationList", APIVersion: "admissionregistration.k8s.io/v1"}
+		list = l
+	case corev1.EventList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}
 		list = l
 	case corev1.NodeList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}

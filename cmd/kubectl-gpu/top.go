@@ -59,8 +59,12 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		}
 		var rows []record
 		for _, n := range view.TopNodes(measured.samples) {
+			gpus := "-"
+			if measured.samples[n.Node] != nil {
+				gpus = fmt.Sprint(n.GPUs)
+			}
 			rows = append(rows, record{name: n.Node, object: n, cells: []any{
-				n.Node, fmt.Sprint(n.GPUs), utilization(n.Utilization), figure(n.MemoryUsedBytes, toMiB, "Mi"),
+				n.Node, gpus, utilization(n.Utilization), figure(n.MemoryUsedBytes, toMiB, "Mi"),
 				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1,
 					"C"),
 			}, order: map[string]any{

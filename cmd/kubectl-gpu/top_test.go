@@ -64,10 +64,10 @@ func TestTop_NoMetrics_SaysWhy(t *testing.T) {
 		code        int
 		out, errOut string
 	}{
-		"metrics off":       {func(e *env) { e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{silent}} }, nil, 0, "n1     0      -", "serves no metrics"},
-		"no right to proxy": {func(e *env) { e.forbidden[proxyPath("plugin")] = true }, nil, 0, "n1     0      -", "you may not get the subresource pods/proxy"},
-		"plugin gone":       {func(e *env) { delete(e.lists, proxyPath("plugin")) }, nil, 0, "n1     0      -", "read the metrics of pod system/plugin"},
-		"malformed":         {func(e *env) { e.metrics("plugin", "gpu_dra{ 1") }, nil, 0, "n1     0      -", "read the metrics of pod system/plugin"},
+		"metrics off":       {func(e *env) { e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{silent}} }, nil, 0, "n1     -      -", "serves no metrics"},
+		"no right to proxy": {func(e *env) { e.forbidden[proxyPath("plugin")] = true }, nil, 0, "n1     -      -", "you may not get the subresource pods/proxy"},
+		"plugin gone":       {func(e *env) { delete(e.lists, proxyPath("plugin")) }, nil, 0, "n1     -      -", "read the metrics of pod system/plugin"},
+		"malformed":         {func(e *env) { e.metrics("plugin", "gpu_dra{ 1") }, nil, 0, "n1     -      -", "read the metrics of pod system/plugin"},
 		"no right to pods":  {func(e *env) { e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/team-a/pods"] = true, true }, nil, 1, "", "you may not list the pods of the driver's plugins"},
 		"no plugin":         {func(e *env) { e.lists[podsPath] = corev1.PodList{} }, nil, 0, "", "No plugin of driver"},
 		"no such node":      {nil, []string{"n2"}, 1, "", `node "n2" runs no plugin`},

@@ -136,10 +136,12 @@ func (r *reader) resources() []web.Resource {
 	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, r.driver).String()
 	published := read.ListWatch(r.client.ResourceV1().ResourceSlices(), ours)
 	claims := r.claims()
+	nodes := from(kind{resource: read.Nodes}, "", r.client.CoreV1().Nodes())
 	return []web.Resource{
 		r.followed(claims, claims.effect), *rules,
 		{Name: web.Slices, Source: published, Effect: "the page is empty"},
 		r.followed(r.classes(), "pending claims are not shown"),
+		r.followed(nodes, "nodes that are not ready or cordoned are not marked"),
 	}
 }
 
@@ -184,7 +186,10 @@ func (e *explainer) explain(ctx context.Context, namespace, name string) (any, e
 	if err := g.add(ctx, e.shared, &why.Manifest{}, subject); err != nil {
 		return nil, err
 	}
-	return why.Ask(ctx, g.cluster, subject, why.Options{Driver: e.driver, Limit: why.DefaultLimit, Now: e.now()}), nil
+	o := why.Options{Driver: e.driver, Limit: why.DefaultLimit, Now: e.now()}
+	answer := why.Ask(ctx, g.cluster, subject, o)
+	g.consider(ctx, &answer, subject.Pod, o)
+	return answer, nil
 }
 
 // forget frees the memory of objects that no answer may rely on.

@@ -20,9 +20,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/nodelabels"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
@@ -43,7 +43,9 @@ func newWhy(f *factory) *cobra.Command {
 			"smallest changes that\n" +
 			"help are printed last. Of a Job, Deployment, ReplicaSet, StatefulSet or DaemonSet it takes the pod that " +
 			"has waited longest.\n" +
-			"With -f the pods, claims and templates of a file are judged as if they were created now.",
+			"With -f the pods, claims and templates of a file are judged as if they were created now, one after the " +
+			"other.\n" +
+			"Exit codes with -f: 0 all fit, 1 one waits, 2 one is refused, or could not be read or judged.",
 		Example: "  kubectl gpu why train-1\n" +
 			"  kubectl gpu why claim/train-1 -n team-a -v\n" +
 			"  kubectl gpu why job/train\n" +
@@ -90,7 +92,8 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 	manifest := &why.Manifest{}
 	if w.file != "" {
 		if manifest, err = w.read(namespace); err != nil {
-			return err
+			fmt.Fprintf(w.ErrOut, "error: %v\n", err)
+			return exitCode(2)
 		}
 	}
 	if *w.board != "" {
@@ -99,7 +102,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 		manifest.AddTo(cluster)
-		return w.answer(ctx, cluster, manifest.Subjects(), nil)
+		return w.answer(ctx, cluster, manifest, nil, nil)
 	}
 	loading, cancel := w.bounded(ctx, defaultTimeout)
 	defer cancel()
@@ -108,34 +111,58 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		return err
 	}
 	g := getter{r, &why.Cluster{States: r.states}}
-	subjects := manifest.Subjects()
 	asked, err := g.subjects(loading, namespace, args)
 	if err != nil {
 		return err
 	}
-	subjects = append(subjects, asked...)
 	objects, err := r.load(loading, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true})
 	if err != nil {
 		return err
 	}
-	if err := g.add(loading, objects, manifest, subjects...); err != nil {
+	if err := g.add(loading, objects, manifest, append(asked, manifest.Pods...)...); err != nil {
 		return err
 	}
-	return w.answer(ctx, g.cluster, subjects, &g)
+	return w.answer(ctx, g.cluster, manifest, asked, &g)
 }
 
-// answer asks for each subject and prints the answers. g is nil without a cluster.
-func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects []why.Subject, g *getter) error {
+// code is the exit code for the objects of a file: 0 if all fit, 1 if one waits, and 2 if one is refused or not judged.
+func code(all []why.Answer) error {
+	worst := exitCode(0)
+	for _, a := range all {
+		switch {
+		case a.Refuses():
+			worst = 2
+		case !a.Allowed():
+			worst = max(worst, 1)
+		}
+	}
+	if worst > 0 {
+		return worst
+	}
+	return nil
+}
+
+// answer asks for each subject, after those of the file, and prints the answers. g is nil without a cluster.
+func (w *whyCommand) answer(
+	ctx context.Context, cluster *why.Cluster, m *why.Manifest, asked []why.Subject, g *getter,
+) error {
 	var records []record
+	all := slices.Clone(m.Refused)
+	o := why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()}
+	subjects := append(make([]why.Subject, len(all)), append(m.Subjects(), asked...)...)
 	for i, s := range subjects {
-		answer := why.Ask(ctx, cluster, s, why.Options{
-			Driver:  w.driver,
-			Limit:   w.limit,
-			Devices: w.devices,
-			Now:     w.now(),
-		})
-		if g != nil && s.Pod != nil {
-			g.comparePriority(ctx, &answer, s.Pod, w.driver)
+		var answer why.Answer
+		switch {
+		case i < len(m.Refused):
+			answer = m.Refused[i]
+		case w.file != "":
+			answer = why.AskNew(ctx, cluster, s, o)
+			all = append(all, answer)
+		default:
+			answer = why.Ask(ctx, cluster, s, o)
+		}
+		if g != nil {
+			g.consider(ctx, &answer, s.Pod, o)
 		}
 		if g != nil && answer.Result == why.Fits {
 			answer.Notes = append(answer.Notes, w.impediments(ctx, answer.Fits)...)
@@ -156,10 +183,15 @@ func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects 
 		space, name, _ := strings.Cut(name, "/")
 		records = append(records, record{namespace: space, name: kind + "/" + name, object: answer})
 	}
-	if w.table() {
-		return nil
+	if len(m.Unread) > 0 {
+		fmt.Fprintf(w.ErrOut, "note: not looked at: %s\n", strings.Join(m.Unread, ", "))
 	}
-	return w.print("Explanation", "", records, "")
+	if !w.table() {
+		if err := w.print("Explanation", "", records, ""); err != nil {
+			return err
+		}
+	}
+	return code(all)
 }
 
 // painted returns the text of an answer. Its first line has the colour of the result, and the cures are green.
@@ -171,6 +203,8 @@ func painted(a why.Answer, colours bool) string {
 		switch {
 		case out == "" && (a.Result == why.Fits || a.Result == why.Settled):
 			colour = view.Green
+		case out == "" && a.Result == why.Refused:
+			colour = view.Red
 		case out == "":
 			colour = view.Yellow
 		case line == why.CuresHeading:
@@ -213,7 +247,7 @@ func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", w.file, err)
 	}
-	if len(m.Subjects()) == 0 {
+	if len(m.Subjects())+len(m.Refused) == 0 {
 		return nil, fmt.Errorf("%s has no pod, claim or template", w.file)
 	}
 	return m, nil
@@ -225,10 +259,12 @@ func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}}
+	cluster := &why.Cluster{}
 	for i := range t.Slices {
 		cluster.Slices = append(cluster.Slices, pool.Unshared(&t.Slices[i]))
 	}
+	labels := nodelabels.Of(pool.Of(cluster.Slices), w.driver)
+	cluster.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName, Labels: labels}}}
 	built, _ := deviceclasses.Build(pool.Publishers([]pool.Pool{pool.Of(cluster.Slices)}), nil, deviceclasses.Options{
 		Driver:         w.driver,
 		Models:         true,
@@ -242,7 +278,8 @@ func (w *whyCommand) plannedCluster() (*why.Cluster, error) {
 		cluster.Classes = append(cluster.Classes, c.DeviceClass)
 	}
 	domain := strings.TrimPrefix(w.driver, "gpu.")
-	for name, kind := range map[string]gpu.Kind{"mig." + domain: gpu.KindMIG, "nvlink." + w.driver: gpu.KindGroup} {
+	for name, kind := range map[string]gpu.Kind{"mig." + domain: gpu.KindMIG, "nvlink." + w.driver: gpu.KindGroup,
+		"monitor." + w.driver: gpu.KindMonitor} {
 		cluster.Classes = append(cluster.Classes, &resourceapi.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: resourceapi.DeviceClassSpec{
@@ -262,19 +299,11 @@ type getter struct {
 	cluster *why.Cluster
 }
 
-// comparePriority reads the pods that hold what a pod waits for, and notes whether their priority is lower.
-func (g *getter) comparePriority(ctx context.Context, a *why.Answer, pod *corev1.Pod, driver string) {
-	const maxPods = 16
-	pods := map[types.NamespacedName]*corev1.Pod{}
-	for i, name := range g.cluster.Holders(*a) {
-		if i == maxPods {
-			break
-		}
-		if one, err := g.client.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}); err == nil {
-			pods[name] = one
-		}
+// consider reads the pods that hold what a pod or a claim waits for, and says how they end.
+func (g *getter) consider(ctx context.Context, a *why.Answer, pod *corev1.Pod, o why.Options) {
+	if names := g.cluster.Holders(*a); len(names) > 0 {
+		a.Consider(g.cluster, o, pod, read.Owner(ctx, g.client, pod), read.Holders(ctx, g.client, names))
 	}
-	a.ComparePriority(g.cluster, driver, pod, pods)
 }
 
 func (g *getter) subjects(ctx context.Context, namespace string, names []string) (out []why.Subject, err error) {
@@ -358,6 +387,9 @@ func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects ...why.Subject) error {
 	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
+	if o.Complete(read.Nodes) && g.cluster.Nodes == nil {
+		g.cluster.Nodes = []*corev1.Node{}
+	}
 	g.cluster.ServerVersion, g.cluster.ServerVersionError = serverVersion(ctx, g.client)
 	maps.Copy(g.cluster.States, o.States)
 	m.AddTo(g.cluster)

@@ -59,6 +59,10 @@ func newWhyEnv(t *testing.T) *env {
 	pod := corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p", UID: "p"}}
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &want.Name}}
 	e.lists["/api/v1/namespaces/team-a/pods/p"] = pod
+	for _, name := range []string{"a", "b"} { // They hold the GPUs.
+		e.lists["/api/v1/namespaces/team-b/pods/"+name] = corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: name, UID: "1"}}
+	}
 	return e
 }
 
@@ -140,8 +144,8 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		"claim":                {[]string{"claim/want"}, 0, holds, ""},
 		"name of a claim":      {[]string{"want"}, 0, "claim team-a/want waits", ""},
 		"devices":              {[]string{"p", "-v"}, 0, "request gpu: gpu-0000-1b-00-0: held by claim team-b/a\n", ""},
-		"claim in a file":      {[]string{"-f", file("claim.json", claimText)}, 0, holds, ""},
-		"workload in a file":   {[]string{"-f", file("job.yaml", manifestText)}, 0, "pod team-a/train waits", ""},
+		"claim in a file":      {[]string{"-f", file("claim.json", claimText)}, 1, holds, ""},
+		"workload in a file":   {[]string{"-f", file("job.yaml", manifestText)}, 1, "pod team-a/train waits", ""},
 		"json":                 {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
 		"name":                 {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
 		"no such name":         {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},
@@ -150,17 +154,17 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		"no such job":          {[]string{"jobs/absent"}, 1, "", "read jobs team-a/absent"},
 		"no such kind":         {[]string{"cronjob/a"}, 2, "", `"cronjob/a": name a pod, a claim, a Job, Deployment`},
 		"neither":              {nil, 2, "", "name a pod or claim, or give a file with -f"},
-		"no such file":         {[]string{"-f", filepath.Join(dir, "absent")}, 1, "", "read the manifest"},
-		"no manifest":          {[]string{"-f", file("text", "{{{")}, 1, "", "document 1 of the manifest"},
-		"a manifest without":   {[]string{"-f", file("none.yaml", "kind: ConfigMap\napiVersion: v1\n")}, 1, "", "has no pod, claim or template"},
-		"old version":          {[]string{"-f", file("old.json", strings.Replace(claimText, "k8s.io/v1", "k8s.io/v1beta1", 1))}, 1, "", "write it in resource.k8s.io/v1"},
-		"malformed quantity":   {[]string{"-f", file("bad.json", strings.Replace(claimText, `}}]`, `,"capacity":{"requests":{"memory":"lots"}}}}]`, 1))}, 1, "", "quantities must match"},
+		"no such file":         {[]string{"-f", filepath.Join(dir, "absent")}, 2, "", "read the manifest"},
+		"no manifest":          {[]string{"-f", file("text", "{{{")}, 2, "", "document 1 of the manifest"},
+		"a manifest without":   {[]string{"-f", file("none.yaml", "kind: ConfigMap\napiVersion: v1\n")}, 2, "", "has no pod, claim or template"},
+		"old version":          {[]string{"-f", file("old.json", strings.Replace(claimText, "k8s.io/v1", "k8s.io/v1beta1", 1))}, 2, "write it in resource.k8s.io/v1", ""},
+		"malformed quantity":   {[]string{"-f", file("bad.json", strings.Replace(claimText, `}}]`, `,"capacity":{"requests":{"memory":"lots"}}}}]`, 1))}, 2, "is refused: quantities must match", ""},
 		"board":                {[]string{"-f", file("plan.json", claimText), "--board", "a30"}, 0, "claim team-a/want fits on template now.", "assumed: "},
-		"board with a job":     {[]string{"-f", file("plan.yaml", manifestText), "--board", "t4-1"}, 0, "request gpu: ask for 1 instead of 2; at once it fits on template", ""},
+		"board with a job":     {[]string{"-f", file("plan.yaml", manifestText), "--board", "t4-1"}, 1, "request gpu: ask for 1 instead of 2; at once it fits on template", ""},
 		"no such board":        {[]string{"-f", file("plan.json", claimText), "--board", "absent"}, 2, "", "is not known, use one of"},
 		"a board and a name":   {[]string{"p", "--board", "a30"}, 2, "", "--board needs the objects of a file"},
 		"no time":              {[]string{"p", "--time-limit", "0s"}, 2, "", "--time-limit must be more than 0"},
-		"standard input":       {[]string{"-f", "-"}, 1, "", "- has no pod, claim or template"},
+		"standard input":       {[]string{"-f", "-"}, 2, "", "- has no pod, claim or template"},
 		"unknown output":       {[]string{"p", "-o", "xml"}, 2, "", "xml"},
 		"two names":            {[]string{"p", "q"}, 1, "", "accepts at most 1 arg"},
 		"a file and a name":    {[]string{"p", "-f", "x"}, 2, "", "name a pod or claim, or give a file"},

@@ -471,7 +471,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a GPU of a node with missing slices is free", File: "pkg/show/view/build.go",
-		Old: "g.Incomplete = b.node.Incomplete", New: "g.Incomplete = false",
+		Old: "g.Incomplete, g.Closed = b.node.Incomplete, b.node.Closed", New: "g.Closed = b.node.Closed",
 		Package: "./pkg/show/view", Test: "TestNodes_PoolHalfWritten_Incomplete",
 	},
 }

@@ -237,7 +237,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a node that a pod does not tolerate serves it", File: "pkg/cluster/waiting/node.go",
-		Old: "hard, true); found {", New: "hard, true); found && t.Key == \"\" {",
+		Old: "!known[one.Cure] {", New: "!known[one.Cure] && t.Key == \"\" {",
 		Package: "./pkg/cluster/demand", Test: "TestAskedKeeper_PodForFewNodes_OneServesAtOnce",
 	},
 	{

@@ -18,6 +18,26 @@ var waitingMutations = []Mutation{
 		Package: controllerProgram, Test: "TestWaitingPods_RandomTraits_FivePartsAgree",
 	},
 	{
+		Name: "a pod whose scheduler is silent fits", File: "pkg/cluster/why/text.go",
+		Old: "a.Result == Fits && (silence != \"\" || len(others) > 0)", New: "a.Result == Fits && len(others) > 0",
+		Package: "./cmd/kubectl-gpu", Test: "TestDocs_Diagnosis_EachToolNamesTheCause",
+	},
+	{
+		Name: "nothing is left to allocate for claims of different nodes", File: "pkg/cluster/why/settle.go",
+		Old: "a.closed(by, s, w)", New: "_ = by",
+		Package: "./cmd/kubectl-gpu", Test: "TestDocs_Diagnosis_EachToolNamesTheCause",
+	},
+	{
+		Name: "the GPUs of a cordoned node are free", File: "pkg/show/view/build.go",
+		Old: "case n.Spec.Unschedulable:", New: "case false:",
+		Package: "./pkg/show/web", Test: "TestCluster_NodeClosed_GPUsAreNotFree",
+	},
+	{
+		Name: "a file may have unknown fields", File: "pkg/cluster/why/manifest.go",
+		Old: "serializer.EnableStrict", New: "serializer.DisableStrict",
+		Package: "./cmd/kubectl-gpu", Test: "TestWhyOfFile_Objects_SayWhatAnAPIServerSays",
+	},
+	{
 		Name: "init containers cost nothing", File: "pkg/cluster/budget/counter.go",
 		Old: "&corev1.Pod{Spec: spec}", New: "&corev1.Pod{Spec: corev1.PodSpec{Containers: spec.Containers}}",
 		Package: controllerProgram, Test: "TestWaitingPods_RandomTraits_FivePartsAgree",

@@ -72,13 +72,24 @@ func (v *ClusterView) reviewClaim(
 }
 
 // Explain reviews the spec of a claim for a person who asks why it waits. The errors are those for which a claim is
-// denied or Prepare fails.
+// denied, and the warnings those with which it is accepted.
 func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClaimSpec) (errors, warnings []string) {
 	r := v.reviewClaim(ctx, spec, field.NewPath("spec"), Options{})
 	for _, e := range r.Errors {
 		errors = append(errors, e.Error())
 	}
+	if !v.namesDriver(spec.Devices) {
+		return nil, append(errors, r.Warnings...)
+	}
 	return errors, r.Warnings
+}
+
+// namesDriver reports whether the review of a claim can deny it: by the chart's condition, the claim has parameters for
+// the driver. Other claims can be for other drivers.
+func (v *ClusterView) namesDriver(devices resourceapi.DeviceClaim) bool {
+	return slices.ContainsFunc(devices.Config, func(c resourceapi.DeviceClaimConfiguration) bool {
+		return c.Opaque != nil && c.Opaque.Driver == v.driver
+	})
 }
 
 // maxSelectors is the size of all selectors of an object, in bytes, that a review reads. The API server refuses objects

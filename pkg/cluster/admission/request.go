@@ -74,9 +74,13 @@ func (v *ClusterView) capacities(requests []request, path *field.Path) (errs fie
 				least = sharing.MinMemory
 			}
 			if amount.CmpInt64(least) < 0 {
+				effect := ""
+				if amount.Sign() >= 0 {
+					effect = ", to which the scheduler raises it"
+				}
 				errs = append(errs, field.Forbidden(at,
-					fmt.Sprintf("%s is less than the least share, %s", amount.String(),
-						resource.NewQuantity(least, resource.BinarySI))))
+					fmt.Sprintf("%s is less than the least share, %s%s", amount.String(),
+						resource.NewQuantity(least, resource.BinarySI), effect)))
 			}
 		}
 	}

@@ -64,7 +64,8 @@ func (k *Keeper) lackingPods(objects controller.Objects, now time.Time) []*corev
 		if now.Sub(pod.CreationTimestamp.Time) < Patience {
 			continue
 		}
-		if missing, _ := classes.Lacks(pod, nodes[pod.Spec.NodeName]); len(missing) > 0 {
+		missing, _ := classes.Lacks(pod, nodes[pod.Spec.NodeName])
+		if len(missing) > 0 || len(waiting.Unallocated(pod, k.cluster)) > 0 {
 			k.lacking = append(k.lacking, pod)
 		}
 	}
@@ -256,7 +257,8 @@ func (k *Keeper) explain(
 ) (why.Answer, []string, error) {
 	none := why.Answer{Result: why.Settled}
 	if pod.Spec.NodeName != "" {
-		answer := (&why.Cluster{Classes: objects.Classes, Nodes: objects.Nodes}).Bound(pod, k.o.Driver)
+		answer := (&why.Cluster{Classes: objects.Classes, Nodes: objects.Nodes, Claims: objects.Claims}).Bound(pod,
+			k.o.Driver)
 		if answer.Result != why.Lacks {
 			return none, nil, nil
 		}
@@ -322,7 +324,14 @@ func (k *Keeper) explain(
 	if k.o.NameOthers {
 		o.Reader = ""
 	}
-	return why.Ask(ctx, c, why.Subject{Pod: pod}, o), about.aside, nil
+	answer := why.Ask(ctx, c, why.Subject{Pod: pod}, o)
+	names := slices.DeleteFunc(c.Holders(answer), func(n types.NamespacedName) bool {
+		return o.Reader != "" && n.Namespace != o.Reader
+	})
+	if len(names) > 0 {
+		answer.Consider(c, o, pod, read.Owner(ctx, k.client, pod), read.Holders(ctx, k.client, names))
+	}
+	return answer, about.aside, nil
 }
 
 // unknown reports whether a pod or a claim of it lost all of its requests, because it is too large for the cache.

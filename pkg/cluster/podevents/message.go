@@ -34,9 +34,11 @@ func Text(a why.Answer, aside []string) string {
 		return ""
 	case why.Lacks:
 		parts = append(parts, "the pod"+strings.TrimPrefix(a.Summary, a.Subject))
-	case why.Fits:
+	case why.Fits, why.Free:
 		parts = append(parts, fmt.Sprintf("its devices are free on %s now", nodes(len(a.Fits))))
-		if len(a.Reasons) == 0 {
+		if _, silence, _ := strings.Cut(a.Summary, ", but "); a.Result == why.Free && len(a.Reasons) == 0 {
+			parts = append(parts, silence)
+		} else if len(a.Reasons) == 0 {
 			parts = append(parts, "the scheduler has not tried again since, or has other reasons")
 		}
 	default:
@@ -59,7 +61,7 @@ func Text(a why.Answer, aside []string) string {
 		parts = append(parts, fmt.Sprintf("%d other reasons", n))
 	}
 	notes := a.Notes
-	if a.Result != why.Fits { // Else such a fault can be the reason.
+	if a.Result != why.Fits && a.Result != why.Free { // Else such a fault can be the reason.
 		notes = slices.DeleteFunc(slices.Clone(notes),
 			func(n string) bool { return strings.HasPrefix(n, why.FaultNote) })
 	}

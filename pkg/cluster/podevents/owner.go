@@ -24,10 +24,6 @@ import (
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-// maxRefusalAge is the age up to which a refusal of a pod counts. Controllers try again after a quarter of an hour at
-// most.
-const maxRefusalAge = 20 * time.Minute
-
 // owner is an object whose pods the API server refuses. It is known by the UID of the object that the refusals are
 // about.
 type owner struct {
@@ -46,7 +42,7 @@ func (k *Keeper) follow(ctx context.Context, objects controller.Objects, now tim
 	newest := map[types.UID]*corev1.Event{}
 	for _, e := range read.All[*corev1.Event](k.failed.GetStore()) {
 		id := e.InvolvedObject.UID
-		if e.Reason != podRefused || now.Sub(why.Seen(e)) > maxRefusalAge || id == "" {
+		if e.Reason != podRefused || now.Sub(why.Seen(e)) > why.RetryWithin || id == "" {
 			continue
 		}
 		if other := newest[id]; other == nil || why.Seen(other).Before(why.Seen(e)) {

@@ -406,7 +406,7 @@ func TestKeeper_Situation_SaysWhy(t *testing.T) {
 			e.hold("secret", "hidden", 1)
 			e.hold(whytest.Namespace, "train-0", 1)
 			e.wait("p", 2)
-		}, says: []string{"claims team-a/train-0 (pod train-0, 3 h), 1 of other namespaces must end (wait until they end)"}, not: []string{"secret", "hidden"}},
+		}, says: []string{"claims team-a/train-0 (pod train-0, 3 h), 1 of other namespaces must end (pod train-0 does not exist any more: kube-controller-manager releases its claim, wait for the other pods)"}, not: []string{"secret", "hidden"}},
 		"an extended resource": {prepare: func(e *env) {
 			e.hold(whytest.Namespace, "train-0", 2)
 			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")

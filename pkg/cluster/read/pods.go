@@ -40,7 +40,12 @@ func PodCache(client kubernetes.Interface, u PodUses) cache.SharedIndexInformer 
 }
 
 func (u PodUses) keeps(pod *corev1.Pod) bool {
-	return u.Preempt || pod.Spec.NodeName == "" || u.Explain && len(waiting.Unclaimed(pod)) > 0
+	return u.Preempt || pod.Spec.NodeName == "" || u.Explain && (len(waiting.Unclaimed(pod)) > 0 || starting(pod))
+}
+
+// starting reports whether a pod with claims is on a node and has not started. Its claims can lack devices.
+func starting(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodPending && len(pod.Spec.ResourceClaims) > 0
 }
 
 // Trim keeps the parts of a pod that the uses need. A pod without a node that asks for no devices is a name. The
@@ -66,6 +71,9 @@ func (u PodUses) Trim(object any) (any, error) {
 	if u.Preempt {
 		evictable(pod, out)
 	}
+	if !placed || u.Explain && starting(pod) {
+		out.Spec.ResourceClaims, out.Status.ResourceClaimStatuses = in.ResourceClaims, pod.Status.ResourceClaimStatuses
+	}
 	if !placed {
 		u.placeable(pod, out)
 	}
@@ -76,8 +84,7 @@ func (u PodUses) Trim(object any) (any, error) {
 func (u PodUses) placeable(pod, out *corev1.Pod) {
 	in, to := &pod.Spec, &out.Spec
 	to.NodeSelector, to.Tolerations = in.NodeSelector, in.Tolerations
-	to.SchedulingGates, to.ResourceClaims = in.SchedulingGates, in.ResourceClaims
-	out.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+	to.SchedulingGates, to.SchedulerName = in.SchedulingGates, in.SchedulerName
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
 			if !u.Explain && !u.Preempt {
@@ -88,7 +95,7 @@ func (u PodUses) placeable(pod, out *corev1.Pod) {
 	}
 	if u.Preempt {
 		to.Affinity, to.TopologySpreadConstraints, to.Volumes = in.Affinity, in.TopologySpreadConstraints, in.Volumes
-		to.SchedulerName, to.Overhead, to.Resources = in.SchedulerName, in.Overhead, in.Resources
+		to.Overhead, to.Resources = in.Overhead, in.Resources
 	} else if in.Affinity != nil && in.Affinity.NodeAffinity != nil {
 		to.Affinity = &corev1.Affinity{NodeAffinity: in.Affinity.NodeAffinity}
 	}

@@ -24,6 +24,9 @@ const (
 	Webhooks             Resource = "ValidatingWebhookConfigurations"
 	GPUClusters          Resource = "GPUClusters"
 	Namespaces           Resource = "Namespaces"
+	DaemonSets           Resource = "DaemonSets"
+	Deployments          Resource = "Deployments"
+	Leases               Resource = "Leases"
 )
 
 // States has the end of the read of each resource: nil if all its objects were read, else the error. Then there are no

@@ -78,6 +78,20 @@ func (c Classes) Lacks(pod *corev1.Pod, node *corev1.Node) (missing, unknown []R
 	return missing, unknown
 }
 
+// Unallocated returns the claims without devices of a pod with a node. The scheduler allocates all claims before it
+// binds a pod, and nothing does so later, so the pod does not start.
+func Unallocated(pod *corev1.Pod, claims Claims) (out []string) {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending {
+		return nil
+	}
+	for _, c := range Made(pod, claims) {
+		if c.Status.Allocation == nil {
+			out = append(out, c.Name)
+		}
+	}
+	return out
+}
+
 // Names are the names of resources, each once and sorted.
 func Names(all []Resource) string {
 	names := map[string]bool{}
@@ -91,6 +105,9 @@ const (
 	// LacksCause says why a pod has no device for a resource that is missing.
 	LacksCause = "it was bound without a claim for it, by spec.nodeName or by a scheduler that knows no extended " +
 		"resources of DRA"
+	// UnallocatedCause says why a claim of a pod with a node has no devices.
+	UnallocatedCause = "it was bound before its claim had devices, by spec.nodeName or by a scheduler that knows no " +
+		"DRA, so nothing allocates the claim and the pod does not start"
 	// LacksRemedy says how the pod gets its devices.
 	LacksRemedy = "Remove spec.nodeName from its manifest or its owner's template (a nodeSelector of " +
 		"kubernetes.io/hostname chooses the node), or let kube-scheduler place it, and create the pod again"

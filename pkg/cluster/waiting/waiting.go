@@ -125,7 +125,8 @@ func Key(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) uint64 {
 	s := &pod.Spec
 	parts := []encoder{&corev1.PodSpec{
 		Priority: s.Priority, PreemptionPolicy: s.PreemptionPolicy, NodeSelector: s.NodeSelector, Affinity: s.Affinity,
-		Tolerations: s.Tolerations, InitContainers: s.InitContainers, Containers: s.Containers,
+		Tolerations: s.Tolerations, SchedulerName: s.SchedulerName, InitContainers: s.InitContainers,
+		Containers: s.Containers,
 	}}
 	for _, c := range claims {
 		of := &resourceapi.ResourceClaimSpec{}

@@ -4,6 +4,8 @@
 package why
 
 import (
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/pkg/cluster/ask"
 )
 
@@ -14,8 +16,13 @@ type Result string
 const (
 	// Settled means that there is nothing left to allocate.
 	Settled Result = "settled"
-	// Fits means that the allocator finds devices on a node that the pod can use.
+	// Fits means that the allocator finds devices on a node that the pod can use, and nothing shows that the scheduler
+	// does not take them.
 	Fits Result = "fits"
+	// Free means that devices are free on such a node, but the scheduler has other reasons, or shows no sign of life.
+	Free Result = "free"
+	// Refused means that an API server or the driver's webhook refuses an object of a file.
+	Refused Result = "refused"
 	// Waits means that no node can allocate the claims, or that the scheduler does not try.
 	Waits Result = "waits"
 	// Undecided means that the time was up before a node was found, or that objects could not be read.
@@ -46,6 +53,9 @@ type Answer struct {
 	Notes []string `json:"notes,omitempty"`
 	// Devices are the obstacles of the devices of one node of each shape, if asked for.
 	Devices []ask.Obstacle `json:"devices,omitempty"`
+
+	// Placed are the claims with the devices that they get, of a pod of a file that fits.
+	Placed []*resourceapi.ResourceClaim `json:"-"`
 }
 
 // Reason is why some nodes cannot allocate the claims.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -35,10 +36,18 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	defer cancel()
 	a.judge(ctx, nodes.all(), w.waiting)
 	answer.conclude(nodes, c.States)
-	view := a.view(nodes.open)
+	view := a.view(nodes.all())
+	if denied := a.denied(ctx, view, w); o.New && len(denied) > 0 {
+		answer.Fits, answer.Reasons = nil, nil
+		answer.refused(strings.Join(denied, "; "))
+		return answer
+	}
 	fatal := slices.ContainsFunc(nodes.open, func(s *shape) bool { return s.result == ask.Fatal })
 	switch {
 	case answer.Result == Fits: // There is nothing to explain.
+		if o.New {
+			a.place(ctx, &answer, s, nodes, w.waiting)
+		}
 	case fatal: // The scheduler's attempt fails on all nodes, so only other selectors help.
 		answer.Cures = a.relax(ctx, a.searched(nodes.open, maxShapes), a.corrections(view, w.waiting), false)
 	default:
@@ -46,11 +55,14 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		answer.Reasons, answer.GPUs, answer.HeldGPUs = found.reasons, found.gpus, found.heldGPUs
 		answer.Cures = a.cures(ctx, view, nodes.open, found.held, w.waiting)
 	}
+	if answer.Result != Fits {
+		answer.Cures = append(nodes.opened(), answer.Cures...)
+	}
 	if slices.ContainsFunc(answer.Cures, func(c Cure) bool { return c.Claims != nil && !c.Outside }) {
 		answer.Change = s.change()
 	}
 	answer.addExcluded(nodes)
-	answer.reconsider(otherReasons("the scheduler also reports: ", s.Pod, c.Events))
+	answer.reconsider(a.otherReasons("the scheduler also reports: ", s.Pod), a.silence(s.Pod))
 	a.review(ctx, &answer, view, w.waiting, fatal)
 	if o.Devices {
 		for _, one := range nodes.all() {

@@ -14,11 +14,18 @@ import (
 	"gpu-dra-driver/pkg/cluster/waiting"
 )
 
-// Bound answers about a pod with a node: whether it has devices for its extended resources.
+// Bound answers about a pod with a node: whether it has devices for its claims and extended resources.
 func (c *Cluster) Bound(pod *corev1.Pod, driver string) Answer {
 	a := Answer{Subject: Subject{Pod: pod}.String(), Result: Settled}
 	name := pod.Spec.NodeName
 	a.Summary = fmt.Sprintf("%s is scheduled to node %s.", a.Subject, name)
+	if claims := waiting.Unallocated(pod, waiting.Index(c.Claims)); len(claims) > 0 {
+		a.Result, a.Change = Lacks, waiting.LacksRemedy
+		a.Summary = fmt.Sprintf("%s is on node %s without devices for claim %s.", a.Subject, name,
+			strings.Join(claims, ", "))
+		a.Reasons = []Reason{{Text: waiting.UnallocatedCause}}
+		return a
+	}
 	undecided := func(resources []waiting.Resource, because string) Answer {
 		a.Result = Undecided
 		a.Summary = fmt.Sprintf("%s is scheduled to node %s. Whether it has its %s is unknown, because %s.", a.Subject,

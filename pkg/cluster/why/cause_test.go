@@ -212,14 +212,14 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 		}, why.Fits, []string{"note: no container names asked in resources.claims, so none gets its devices"}, nil},
 		"CPU": {"hgx-h100", func(e *env) why.Subject {
 			return why.Subject{Pod: condition(waiting(e, gpus), "0/1 nodes are available: 1 Insufficient cpu.")}
-		}, why.Fits, []string{"pod team-a/p: its devices are free on n1, but the scheduler reports other reasons.", "1 Insufficient cpu"}, []string{"fits on n1 now"}},
+		}, why.Free, []string{"pod team-a/p: its devices are free on n1, but the scheduler reports other reasons.", "1 Insufficient cpu"}, []string{"fits on n1 now"}},
 		"a volume": {"hgx-h100", func(e *env) why.Subject {
 			return why.Subject{Pod: condition(waiting(e, gpus), `0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.`)}
-		}, why.Fits, []string{"but the scheduler reports other reasons", "unbound immediate PersistentVolumeClaims"}, []string{"fits on n1 now"}},
+		}, why.Free, []string{"but the scheduler reports other reasons", "unbound immediate PersistentVolumeClaims"}, []string{"fits on n1 now"}},
 		"a quota refuses the scheduler's claim": {"hgx-h100", func(e *env) why.Subject {
 			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
 			return why.Subject{Pod: condition(limits("nvidia.com/gpu"), `create claim for extended resources: resourceclaims is forbidden: exceeded quota: none`)}
-		}, why.Fits, []string{"but the scheduler reports other reasons", "exceeded quota: none"}, []string{"fits on n1 now"}},
+		}, why.Free, []string{"but the scheduler reports other reasons", "exceeded quota: none"}, []string{"fits on n1 now"}},
 		"a scheduling gate": {"hgx-h100", func(e *env) why.Subject {
 			p := waiting(e, gpus)
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}

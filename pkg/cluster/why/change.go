@@ -55,7 +55,7 @@ func relaxed(
 ) relaxation {
 	changed := copies(claims)
 	change(&changed[claim].Spec.Devices)
-	return relaxation{Cure: Cure{Text: text, Claims: changed}, group: group}
+	return relaxation{Cure: Cure{Text: text, Of: OfClaim, Claims: changed}, group: group}
 }
 
 // corrections returns the claims with misspelled names of attributes corrected, a selector at a time.
@@ -84,7 +84,7 @@ func (a *asker) corrections(view *admission.ClusterView, claims []*resourceapi.R
 func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim) (out []relaxation) {
 	for _, t := range taintsOf(shapes) {
 		out = append(out, relaxation{
-			Cure: Cure{Text: a.taintCure(t), Claims: withTolerations(claims, &t), Outside: true},
+			Cure: Cure{Text: a.taintCure(t), Of: OfGPU, Claims: withTolerations(claims, &t), Outside: true},
 		})
 	}
 	for i, c := range claims {
@@ -105,21 +105,26 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 				out = append(out, less(claims, to))
 			}
 			for k, s := range asked.Selectors {
-				change("", "drop the selector "+ask.Brief(s.CEL.Expression),
+				change("", "drop the selector "+ask.Brief(s.CEL.Expression)+" (for a device that it rejects)",
 					func(q *resourceapi.ExactDeviceRequest) { q.Selectors = slices.Delete(q.Selectors, k, k+1) })
 			}
 			if asked.Count > 1 {
 				continue // Partitions instead of several GPUs are a large change.
 			}
+			whole, _ := a.kind(a.Class(asked.DeviceClassName))
 			for _, name := range a.otherClasses(asked.DeviceClassName) {
+				cost := "another partition"
+				if whole == gpu.KindGPU {
+					cost = "a partition, not a whole GPU"
+				}
 				change(fmt.Sprintf("class %d %d", i, j),
-					fmt.Sprintf("use the class %s instead of %s", name, asked.DeviceClassName),
+					fmt.Sprintf("use the class %s instead of %s (%s)", name, asked.DeviceClassName, cost),
 					func(q *resourceapi.ExactDeviceRequest) { q.DeviceClassName = name })
 			}
 		}
 		for k, constraint := range c.Spec.Devices.Constraints {
 			if name := cmp.Or(constraint.MatchAttribute, constraint.DistinctAttribute); name != nil {
-				text := fmt.Sprintf("claim %s: drop the constraint on %s", c.Name, *name)
+				text := fmt.Sprintf("claim %s: drop the constraint on %s (for devices that it rejects)", c.Name, *name)
 				out = append(out, relaxed(claims, i, "", text, func(d *resourceapi.DeviceClaim) {
 					d.Constraints = slices.Delete(d.Constraints, k, k+1)
 				}))

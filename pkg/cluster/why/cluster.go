@@ -45,6 +45,8 @@ type Options struct {
 	// Reader is the namespace whose users read the answer. Claims of other namespaces are counted, not named. Empty:
 	// all claims are named.
 	Reader string
+	// New means that the subject is of a file: what the webhook denies is refused.
+	New bool
 	// Brief searches for cures on few kinds of nodes.
 	Brief bool
 	// Now is the time for ages.

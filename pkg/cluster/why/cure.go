@@ -19,13 +19,28 @@ import (
 	"gpu-dra-driver/pkg/cluster/ask"
 )
 
+// Of names the kind of object that a cure changes.
+type Of string
+
+// The objects that cures change. The GPU is changed by its node or its administrator.
+const (
+	OfPod    Of = "pod"
+	OfClaim  Of = "claim"
+	OfHolder Of = "holder"
+	OfNode   Of = "node"
+	OfGPU    Of = "gpu"
+)
+
 // Cure is a change after which a node can allocate the claims.
 type Cure struct {
 	Text string `json:"text"`
+	Of   Of     `json:"changes"`
 	// Nodes can allocate the claims then; other nodes perhaps too.
 	Nodes []string `json:"nodes"`
 	// Release are the claims that must end first, as namespace/name.
 	Release []string `json:"release,omitempty"`
+	// End says how the claims to release end, and is a part of the text.
+	End string `json:"-"`
 	// Claims are the changed claims, if the claims must change; otherwise nil.
 	Claims []*resourceapi.ResourceClaim `json:"-"`
 	// Outside means that a thing beside the claims can change instead, such as a cordon.
@@ -127,7 +142,7 @@ func (a *asker) smallest(
 }
 
 func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
-	c := Cure{Nodes: []string{s.Node.Name}}
+	c := Cure{Of: OfHolder, Nodes: []string{s.Node.Name}}
 	var texts []string
 	leaked, foreign := true, 0
 	for _, one := range set {
@@ -160,6 +175,7 @@ func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
 	case foreign > 0:
 		texts = append(texts, fmt.Sprintf("%d of other namespaces", foreign))
 	}
+	c.End = verb
 	c.Text = fmt.Sprintf("%s%s must end (%s)", noun, ask.List(texts), verb)
 	return c
 }
@@ -198,7 +214,7 @@ func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation
 			case afterEnd && a.onEmpty(ctx, s, r.Claims) == ask.Yes:
 				if sets := a.smallest(ctx, s, r.Claims); len(sets) > 0 {
 					end := a.release(s, sets[0])
-					r.Text, r.Nodes, r.Release = r.Text+", and "+end.Text, end.Nodes, end.Release
+					r.Text, r.Nodes, r.Release, r.End = r.Text+", and "+end.Text, end.Nodes, end.Release, end.End
 					return
 				}
 			}

@@ -31,7 +31,12 @@ func (n Needs) Complete() bool {
 
 // Excluded says why the scheduler does not consider a node for the pod of these needs, apart from devices, CPU and
 // memory: selectors, required node affinity, taints, a cordon. It is empty if it considers the node.
-func (n Needs) Excluded(node *corev1.Node, pod *corev1.Pod) string { return excluded(node, pod, n.w) }
+func (n Needs) Excluded(node *corev1.Node, pod *corev1.Pod) string {
+	for _, one := range excluded(node, pod, n.w) {
+		return one.Text
+	}
+	return ""
+}
 
 // Moved are the needs of a pod whose claims all get new devices: nothing ties it to its node.
 func Moved(pod *corev1.Pod) Needs {

@@ -13,10 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/why"
 )
 
-func TestComparePriority_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
+func TestConsider_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
 	const driver = "gpu.nvidia.com"
 	never := corev1.PreemptNever
 	pod := func(name string, priority int32) *corev1.Pod {
@@ -54,13 +55,13 @@ func TestComparePriority_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
 			}
 			cluster := &why.Cluster{Classes: []*resourceapi.DeviceClass{class}, Claims: []*resourceapi.ResourceClaim{holds("peer"), holds("notebook-3")}}
 			a := why.Answer{Result: why.Waits, Cures: []why.Cure{{Release: []string{"team-a/peer"}}, {Release: []string{"team-a/notebook-3"}}}}
-			pods := map[types.NamespacedName]*corev1.Pod{}
+			pods := map[types.NamespacedName]read.Holder{}
 			for _, p := range []*corev1.Pod{pod("peer", 10), pod("notebook-3", c.holder)} {
 				if name := (types.NamespacedName{Namespace: p.Namespace, Name: p.Name}); slices.Contains(cluster.Holders(a), name) && !(c.unread && p.Name == "notebook-3") {
-					pods[name] = p
+					pods[name] = read.Holder{Pod: p}
 				}
 			}
-			a.ComparePriority(cluster, driver, high, pods)
+			a.Consider(cluster, why.Options{Driver: driver}, high, nil, pods)
 			got := strings.Join(a.Notes, "\n")
 			if !strings.HasPrefix(strings.ToLower(got), strings.ToLower(c.want)) || (c.want == "") != (got == "") {
 				t.Errorf("notes: %q; expected %q", got, c.want)

@@ -17,8 +17,11 @@ import (
 // creationFailed is the reason of the Events of kube-controller-manager about claims that it cannot create.
 const creationFailed = "FailedResourceClaimCreation"
 
+// RetryWithin is the age above which a refusal says nothing of the present: kube-controller-manager tries again before.
+const RetryWithin = 20 * time.Minute
+
 // refusal says when and why the API server last refused the claim for a reference of the pod, or "".
-func (c *Cluster) refusal(pod *corev1.Pod, reference string, now time.Time) string {
+func (c *Cluster) refusal(pod *corev1.Pod, reference string, now time.Time) (text string, at time.Time) {
 	var last *corev1.Event
 	for _, e := range c.Events {
 		if e != nil && e.Reason == creationFailed && strings.HasPrefix(e.Message, "PodResourceClaim "+reference+": ") &&
@@ -27,12 +30,12 @@ func (c *Cluster) refusal(pod *corev1.Pod, reference string, now time.Time) stri
 		}
 	}
 	if last == nil {
-		return ""
+		return "", at
 	}
 	_, message, _ := strings.Cut(last.Message, ": ")
 	message = strings.Join(strings.Fields(message), " ")
 	return fmt.Sprintf(" (last attempt %s ago): %s; %s%s", age(now.Sub(Seen(last))), message, RefusalCure(message),
-		retryText(message, pod))
+		retryText(message, pod)), Seen(last)
 }
 
 // RefusalCure says how an object can be created that the API server refused.

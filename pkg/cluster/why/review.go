@@ -51,6 +51,15 @@ func (a *asker) view(shapes []*shape) *admission.ClusterView {
 	return view
 }
 
+// denied returns the errors for which the webhook denies the claims of a subject.
+func (a *asker) denied(ctx context.Context, view *admission.ClusterView, w wanted) (out []string) {
+	for _, c := range w.waiting {
+		errs, _ := view.Explain(ctx, c.Spec)
+		out = append(out, errs...)
+	}
+	return out
+}
+
 // review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
 // gaveUp means that the answer has the error of the scheduler's attempt already.
 func (a *asker) review(

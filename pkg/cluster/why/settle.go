@@ -20,7 +20,7 @@ import (
 
 // settle answers if the scheduler looks at no node, or if that is not known, and reports whether it did.
 func (a *asker) settle(ctx context.Context, answer *Answer, s Subject, w wanted) bool {
-	if answer.settle(a.Cluster, s, w, a.Driver) {
+	if answer.settle(a, s, w) {
 		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, a.Events, a.Now)...)
 		return true
 	}
@@ -43,7 +43,7 @@ func (a *asker) settle(ctx context.Context, answer *Answer, s Subject, w wanted)
 }
 
 // settle answers if no allocation is to be made, and reports whether it did.
-func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
+func (a *Answer) settle(by *asker, s Subject, w wanted) bool {
 	if s.Pod != nil && s.Pod.DeletionTimestamp != nil || s.Claim != nil && s.Claim.DeletionTimestamp != nil {
 		a.Result, a.Summary = Settled, a.Subject+" is being deleted."
 		return true
@@ -54,7 +54,7 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
 			return true
 		case p.Spec.NodeName != "":
-			bound := c.Bound(p, driver)
+			bound := by.Bound(p, by.Driver)
 			a.Result, a.Summary, a.Reasons, a.Change = bound.Result, bound.Summary, bound.Reasons, bound.Change
 			return true
 		}
@@ -94,34 +94,64 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted, driver string) bool {
 	a.Result, a.Summary = Settled, a.Subject+" asks for no device through DRA."
 	if len(w.allocated) > 0 {
 		a.Summary = fmt.Sprintf("%s: nothing is left to allocate.", a.Subject)
-		if closed := a.closed(c, s, w); len(closed) > 0 {
-			a.wait("its claims have devices, and the nodes of these devices do not take it", closed...)
-		}
+		a.closed(by, s, w)
 	}
 	for _, claim := range w.allocated {
 		a.Reasons = append(a.Reasons, Reason{Text: allocation(claim)})
 	}
-	a.Reasons = append(a.Reasons, otherReasons("the scheduler reports: ", s.Pod, c.Events)...)
+	a.Reasons = append(a.Reasons, by.otherReasons("the scheduler reports: ", s.Pod)...)
 	return true
 }
 
-// closed says why the nodes of the allocated claims do not take the pod. It is empty if one does, or if none is known.
-func (a *Answer) closed(c *Cluster, s Subject, w wanted) (out []Reason) {
-	if s.Pod == nil {
-		return nil
+// closed waits if no node takes the pod with the devices of its claims: because the nodes of the devices do not take
+// it, or because no node has the devices of all claims.
+func (a *Answer) closed(by *asker, s Subject, w wanted) {
+	switch {
+	case s.Pod == nil:
+		return
+	case by.Nodes == nil:
+		a.note("nodes could not be read, so whether one has the devices of all claims, and takes the pod, is not known")
+		return
 	}
-	for _, n := range c.Nodes {
-		if n == nil || slices.ContainsFunc(w.allocated, func(claim *resourceapi.ResourceClaim) bool {
-			selector := claim.Status.Allocation.NodeSelector
+	var out []Reason
+	for _, n := range having(by.Nodes, w.allocated) {
+		why := excluded(n, s.Pod, w)
+		if len(why) == 0 {
+			return
+		}
+		out = append(out, Reason{Text: why[0].Text, Nodes: []string{n.Name}})
+	}
+	if len(out) > 0 {
+		a.wait("its claims have devices, and the nodes of these devices do not take it", out...)
+		return
+	}
+	// The scheduler frees a claim that no other pod uses, if its devices are of a wrong node.
+	used := slices.DeleteFunc(slices.Clone(w.allocated), func(c *resourceapi.ResourceClaim) bool {
+		return !slices.ContainsFunc(c.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool {
+			return r.UID != s.Pod.UID
+		})
+	})
+	const text = "its claims have devices of different nodes"
+	if len(having(by.Nodes, used)) > 0 {
+		a.wait(text)
+		a.note("kube-scheduler frees a claim that no other pod uses when it next tries the pod. Do not delete the " +
+			"claims: the pod needs them")
+		return
+	}
+	a.wait(text + ", and no node can run it while other pods use claims of several nodes")
+	a.Change = "End the other pods of its claims but for those of one node, or give the pod claims of its own " +
+		"(resourceClaimTemplateName)"
+}
+
+// having returns the nodes with the devices of all of some claims.
+func having(nodes []*corev1.Node, claims []*resourceapi.ResourceClaim) (out []*corev1.Node) {
+	for _, n := range nodes {
+		if n != nil && !slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool {
+			selector := c.Status.Allocation.NodeSelector
 			return selector != nil && !ask.Matches(n, nil, nil, selector)
 		}) {
-			continue
+			out = append(out, n)
 		}
-		text := excluded(n, s.Pod, w)
-		if text == "" {
-			return nil
-		}
-		out = append(out, Reason{Text: text, Nodes: []string{n.Name}})
 	}
 	return out
 }

@@ -4,6 +4,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,10 @@ import (
 type Subject struct {
 	Pod   *corev1.Pod
 	Claim *resourceapi.ResourceClaim
+	// Replicas is the number of such pods that a workload of a file runs at a time, or 0 for a pod. Ends means that
+	// they end by themselves.
+	Replicas int
+	Ends     bool
 }
 
 func (s Subject) String() string {
@@ -135,7 +140,21 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 			w.large = append(w.large, "ResourceClaimTemplate "+template.Name)
 			continue
 		}
-		if text := c.refusal(s.Pod, ref.PodResourceClaim.Name, now); text != "" {
+		text, at := c.refusal(s.Pod, ref.PodResourceClaim.Name, now)
+		made := s.Pod.CreationTimestamp.Time
+		switch last := cmp.Or(at, made); {
+		case s.Pod.UID == "" || made.IsZero() || now.Sub(last) < firstWord:
+		case at.IsZero():
+			w.miss("kube-controller-manager has not made the claim of template %s for %s: see whether it runs",
+				template.Name, age(now.Sub(made)))
+			continue
+		case now.Sub(at) > RetryWithin:
+			w.miss("kube-controller-manager has not made the claim of template %s for %s; its last attempt was %s "+
+				"ago, and it tries again within 17 min: see whether it runs", template.Name, age(now.Sub(made)),
+				age(now.Sub(at)))
+			continue
+		}
+		if text != "" {
 			w.miss("the claim of ResourceClaimTemplate %s could not be created%s", template.Name, text)
 			continue
 		}

@@ -4,6 +4,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,11 +64,13 @@ func (a *Answer) conclude(n nodes, states read.States) {
 	}
 }
 
-// reconsider qualifies an answer that devices are free, if the scheduler reports reasons besides devices.
-func (a *Answer) reconsider(others []Reason) {
-	if a.Result == Fits && len(others) > 0 {
-		a.Summary = fmt.Sprintf("%s: its devices are free on %s, but the scheduler reports other reasons.", a.Subject,
-			ask.List(a.Fits))
+// reconsider qualifies an answer that devices are free, if the scheduler reports reasons besides devices, or if nothing
+// shows that it works.
+func (a *Answer) reconsider(others []Reason, silence string) {
+	if a.Result == Fits && (silence != "" || len(others) > 0) {
+		a.Result = Free
+		a.Summary = fmt.Sprintf("%s: its devices are free on %s, but %s.", a.Subject, ask.List(a.Fits),
+			cmp.Or(silence, "the scheduler reports other reasons"))
 	}
 	a.Reasons = append(a.Reasons, others...)
 }
@@ -81,7 +84,7 @@ func (a *Answer) addExcluded(n nodes) {
 	byGroup := map[group][]string{}
 	for _, s := range n.closed {
 		for _, name := range s.Names {
-			g := group{n.excluded[name], s.result == ask.Yes}
+			g := group{n.excluded[name][0].Text, s.result == ask.Yes}
 			byGroup[g] = append(byGroup[g], name)
 		}
 	}

@@ -251,7 +251,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Pod: waiting(e)}
 		}, why.Waits, []string{
 			"  - claim team-a/small-0 (pod small-0, 3 h) must end (wait until it ends); then it fits on n1",
-			"  - request gpu: use the class mig-3g.40gb.nvidia.com instead of gpu.nvidia.com; at once it fits on n1",
+			"  - request gpu: use the class mig-3g.40gb.nvidia.com instead of gpu.nvidia.com (a partition, not a whole GPU); at once it fits on n1",
 		}},
 		"a leaked claim": {func(e *env) why.Subject {
 			e.Start(claim("leak", gpus, 2), "n1")
@@ -332,7 +332,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 				q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200"`)
 			})}
 		}, why.Waits, []string{
-			`  - request gpu: drop the selector device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200"; at once it fits on n1`,
+			`  - request gpu: drop the selector device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200" (for a device that it rejects); at once it fits on n1`,
 		}},
 		"unhealthy GPUs": {func(e *env) why.Subject { taint(e, "xid-79", 0, 1, 2); return why.Subject{Pod: waiting(e)} }, why.Waits, []string{
 			"  - node n1: a device taint that the claim does not tolerate: unhealthy (xid-79; kubectl gpu doctor says what to do)",
@@ -342,7 +342,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			c := claim("asked", gpus, 2)
 			c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName("gpu.nvidia.com/uuid"))}}
 			return why.Subject{Claim: c}
-		}, why.Waits, []string{"  - claim asked: drop the constraint on gpu.nvidia.com/uuid; at once it fits on n1"}},
+		}, why.Waits, []string{"  - claim asked: drop the constraint on gpu.nvidia.com/uuid (for devices that it rejects); at once it fits on n1"}},
 		"an extended resource": {func(e *env) why.Subject {
 			e.Start(claim("train-0", gpus, 1), "n1")
 			return why.Subject{Pod: extended(e)}
@@ -400,7 +400,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			`  - ResourceClaim absent does not exist in namespace "team-a"; create it`,
 		}},
 		"a pod that its node does not start": {func(e *env) why.Subject {
-			p := waiting(e)
+			p := pod("p")
 			p.Spec.NodeName, p.Status.Phase = "n1", corev1.PodPending
 			event := func(reason string, ago time.Duration, text string) {
 				e.Events = append(e.Events, &corev1.Event{Reason: reason, Message: text, LastTimestamp: metav1.NewTime(time.Now().Add(-ago))})

@@ -10,12 +10,14 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
@@ -28,6 +30,21 @@ type Objects struct {
 	Slices []*pool.Slice
 	Claims []resourceapi.ResourceClaim
 	Rules  []resourceapi.DeviceTaintRule
+	// Closed says of nodes that take no pod why, in words of Closed.
+	Closed map[string]string
+	// Pods are those that could be read.
+	Pods []corev1.Pod
+}
+
+// Closed says why a node takes no pod without special tolerations: it is not ready, or cordoned. Otherwise it is empty.
+func Closed(n *corev1.Node) string {
+	switch {
+	case !waiting.Ready(n):
+		return "node not ready"
+	case n.Spec.Unschedulable:
+		return "node cordoned"
+	}
+	return ""
 }
 
 // Nodes joins the objects. Nodes and GPUs are sorted by name.
@@ -44,6 +61,7 @@ func Nodes(o Objects) []Node {
 type Index struct {
 	driver string
 	rules  []resourceapi.DeviceTaintRule
+	closed map[string]string
 	byNode map[string][]*pool.Slice
 	held   map[string][]result
 	// pools are the nodes of published pools.
@@ -60,6 +78,7 @@ func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver:  o.Driver,
 		rules:   o.Rules,
+		closed:  o.Closed,
 		byNode:  map[string][]*pool.Slice{},
 		held:    map[string][]result{},
 		pools:   map[string]string{},
@@ -123,7 +142,7 @@ func (x *Index) Node(name string) Node {
 		unpublished: x.unpublished,
 		cache:       x.cache,
 		samples:     x.samples,
-		node:        Node{Name: name},
+		node:        Node{Name: name, Closed: x.closed[name]},
 		gpus:        map[string]*GPU{},
 		devices:     map[string]published{},
 	}
@@ -427,7 +446,7 @@ func (b *builder) done() Node {
 		slices.SortFunc(g.Devices, func(x, y PublishedDevice) int { return cmp.Compare(x.Name, y.Name) })
 		g.Use = use(*g)
 		g.FreeSlices = freeSlices(*g)
-		g.Incomplete = b.node.Incomplete
+		g.Incomplete, g.Closed = b.node.Incomplete, b.node.Closed
 		b.node.GPUs = append(b.node.GPUs, *g)
 	}
 	slices.SortFunc(b.node.Groups, func(x, y Group) int {

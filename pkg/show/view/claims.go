@@ -28,6 +28,8 @@ const (
 	unreserved ClaimState = "unreserved"
 	// Deleting claims wait for their pods to end, or for a finalizer.
 	deleting ClaimState = "deleting"
+	// Ending claims have devices for pods that are all terminating.
+	ending ClaimState = "ending"
 )
 
 // Claim is a ResourceClaim that asks for, or has, devices of the driver.
@@ -58,6 +60,10 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			published[[2]string{s.Pool.Name, d.Name}] = true
 		}
 	}
+	terminating := map[ClaimRef]bool{}
+	for _, p := range o.Pods {
+		terminating[ClaimRef{p.Namespace, p.Name}] = p.DeletionTimestamp != nil
+	}
 	ours := newClassifier(o, classes)
 	var out []Claim
 	for _, c := range o.Claims {
@@ -71,6 +77,10 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			one.State = reserved
 			if len(c.Status.ReservedFor) == 0 {
 				one.State = unreserved
+			} else if !slices.ContainsFunc(one.Pods, func(pod string) bool {
+				return !terminating[ClaimRef{c.Namespace, pod}]
+			}) {
+				one.State = ending
 			}
 			for r := range pool.Results(c.Status.Allocation, o.Driver) {
 				one.Node = wire.NodeOf(r.Pool)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -63,7 +65,13 @@ type Diagnosis struct {
 	Objects
 	Classes   []resourceapi.DeviceClass
 	CoreNodes []corev1.Node
-	Pods      []corev1.Pod
+	// DaemonSets and Deployments make the driver's pods. Refusals are the Events about pods that the API server refused
+	// to a DaemonSet.
+	DaemonSets  []appsv1.DaemonSet
+	Deployments []appsv1.Deployment
+	Refusals    []corev1.Event
+	// Leases are those of kube-scheduler and kube-controller-manager, as far as they exist.
+	Leases []coordinationv1.Lease
 	// Webhooks are the cluster's validating webhooks for the driver's parameters, budgets and classes.
 	Webhooks []admissionv1.ValidatingWebhook
 	// Quotas and Budgets limit namespaces, of those that the user may see.
@@ -113,6 +121,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	if len(only) == 0 {
 		d.cluster(&out)
 		d.operator(&out)
+		d.controlPlane(&out)
 		d.quotas(&out)
 		for _, name := range d.AdminNamespaces {
 			out.add(Note, "namespace "+name, "it has the label %s: its claims can use every GPU beside the owner. "+
@@ -168,22 +177,36 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.waiting(&out)
 	}
 	d.unclaimed(&out, wanted, core)
+	d.terminating(&out, wanted)
 	if d.Complete(read.ResourceClaims) {
+		users := d.users()
 		for _, c := range Claims(d.Objects, nil) {
 			if !wanted(c.Node) {
 				continue
 			}
 			// The scheduler allocates nothing of an incomplete pool.
 			if len(c.Unpublished) > 0 && !d.Failed(read.ResourceSlices) && !byName[c.Node].Incomplete {
-				out.add(Problem, c.String(),
-					"the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the "+
-						"node's plugin",
-					strings.Join(c.Unpublished, ", "))
+				effect := ""
+				if byName[c.Node].published() > 0 {
+					effect = "Another claim can get the same GPU if other devices of it are in slices. "
+				}
+				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. %sSee the node's "+
+					"plugin", strings.Join(c.Unpublished, ", "), effect)
 			}
-			if c.State == unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
-				out.add(Warning, c.String(),
-					"the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it",
-					strings.Join(c.Devices, ", "))
+			if c.State != unreserved || d.Now.Sub(c.Created.Time) <= unreservedAfter {
+				continue
+			}
+			devices := strings.Join(c.Devices, ", ")
+			switch user := users[c.ClaimRef]; {
+			case user != "":
+				out.add(Note, c.String(), "the claim has devices (%s), and the waiting pod %s needs them: kubectl gpu "+
+					"why %[2]s -n %s", devices, user, c.Namespace)
+			case !d.Complete(read.Pods):
+				out.add(Warning, c.String(), "the claim has devices, but is reserved for no pod: %s. Whether a pod "+
+					"waits for it was not read", devices)
+			default:
+				out.add(Warning, c.String(), "the claim has devices, but no pod uses them: %s. Delete the claim if "+
+					"nothing needs it", devices)
 			}
 		}
 	}
@@ -202,17 +225,72 @@ func (d Diagnosis) rules(out *findings) {
 	}
 }
 
-// unclaimed reports the pods on nodes that have no devices for their extended resources.
+// users returns a pod that waits for each claim, by the claim.
+func (d Diagnosis) users() map[ClaimRef]string {
+	out, claims := map[ClaimRef]string{}, waiting.Index(pointers(d.Claims))
+	for i := range d.Pods {
+		if p := &d.Pods[i]; p.Spec.NodeName == "" && !waiting.Ended(p) {
+			for _, c := range waiting.Made(p, claims) {
+				out[ClaimRef{c.Namespace, c.Name}] = p.Name
+			}
+		}
+	}
+	return out
+}
+
+// stuckAfter is the age above which the end of a pod is reported.
+const stuckAfter = 5 * time.Minute
+
+// terminating reports pods that do not end, and keep their devices.
+func (d Diagnosis) terminating(out *findings, wanted func(string) bool) {
+	holds := map[ClaimRef]bool{}
+	for _, p := range Pods(d.Objects) {
+		holds[ClaimRef{p.Namespace, p.Name}] = true
+	}
+	for i := range d.Pods {
+		p := &d.Pods[i]
+		if !holds[ClaimRef{p.Namespace, p.Name}] || !wanted(p.Spec.NodeName) {
+			continue
+		}
+		if why, since := d.overdue(p); since > stuckAfter {
+			out.add(Warning, "pod "+p.Namespace+"/"+p.Name, "it has been terminating for %s and keeps its GPUs: %s",
+				duration.HumanDuration(since), why)
+		}
+	}
+}
+
+func (d Diagnosis) overdue(p *corev1.Pod) (why string, since time.Duration) {
+	var node *corev1.Node
+	for i, n := range d.CoreNodes {
+		if n.Name == p.Spec.NodeName {
+			node = &d.CoreNodes[i]
+		}
+	}
+	return waiting.Overdue(p, node, d.Complete(read.Nodes), d.Now)
+}
+
+// unclaimed reports the pods on nodes that have no devices for their claims and extended resources.
 func (d Diagnosis) unclaimed(out *findings, wanted func(string) bool, core map[string]corev1.Node) {
 	if !d.Complete(read.Nodes) || !d.Complete(read.DeviceClasses) {
 		return // Other findings say so.
 	}
 	classes := waiting.NewClasses(d.Driver, pointers(d.Classes))
+	claims, ours := waiting.Index(pointers(d.Claims)), map[string]bool{}
+	for _, c := range Claims(d.Objects, d.Classes) {
+		ours[c.String()] = true
+	}
 	for i := range d.Pods {
 		pod := &d.Pods[i]
 		node, exists := core[pod.Spec.NodeName]
 		if !exists || !wanted(node.Name) {
 			continue // Kubernetes deletes the pods of a node that is gone.
+		}
+		names := slices.DeleteFunc(waiting.Unallocated(pod, claims), func(name string) bool {
+			return !ours[pod.Namespace+"/"+name]
+		})
+		if len(names) > 0 {
+			out.add(Problem, "pod "+pod.Namespace+"/"+pod.Name, "it is on its node without devices for claim %s: "+
+				"%s. %s", strings.Join(names, ", "), waiting.UnallocatedCause, waiting.LacksRemedy)
 		}
 		missing, unknown := classes.Lacks(pod, &node)
 		if len(missing) > 0 {
@@ -294,10 +372,16 @@ func (d Diagnosis) cluster(out *findings) {
 	plugins := running(d.Pods, pluginPods)
 	if len(d.Slices) == 0 && !d.Failed(read.ResourceSlices) {
 		text := "Install the driver, or give --driver-name"
-		if pods := len(plugins) + len(running(d.Pods, controllerPods)); pods > 0 {
-			text = fmt.Sprintf("%d pods of the driver exist: see the findings of the nodes and the controller", pods)
-		} else if !d.Complete(read.Pods) {
+		switch controllers := running(d.Pods, controllerPods); {
+		case len(plugins) > 0:
+			text = fmt.Sprintf("%d plugins exist: see the findings of their nodes", len(plugins))
+		case !d.Complete(read.Pods):
 			text = "The driver's pods were not read. Install the driver, give --driver-name, or ask an administrator"
+		case len(controllers) > 0 && !d.Failed(read.DaemonSets):
+			text = "The controller exists, and no plugin does: see the plugin's DaemonSet"
+		case len(controllers) > 0:
+			text = "The controller exists, and no plugin does. The reason was not looked at: you may not list " +
+				"DaemonSets"
 		}
 		out.add(Problem, "cluster", "no node publishes devices of driver %s. %s", d.Driver, text)
 	}
@@ -336,6 +420,7 @@ func (d Diagnosis) cluster(out *findings) {
 		return
 	}
 	d.controller(out)
+	d.makers(out)
 	versions := sets.New[string]()
 	for _, p := range plugins {
 		versions.Insert(imageVersion(p))

@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/read"
+	"gpu-dra-driver/pkg/cluster/waiting"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -179,6 +180,9 @@ func (d Diagnosis) unseen(out *findings) {
 		{!d.Complete(read.Nodes), "Nodes",
 			"nodes that are not ready or do not exist, container runtimes, cordons, device plugins, and pods that " +
 				"run without the GPUs that they ask for"},
+		{d.Failed(read.DaemonSets) || d.Failed(read.Deployments), "DaemonSets",
+			"why the driver's DaemonSet and Deployment make no pods"},
+		{d.Failed(read.Leases), "Leases", "whether kube-scheduler and kube-controller-manager run"},
 		{!d.Complete(read.DeviceClasses), "DeviceClasses",
 			"classes of the driver, and pods that run without the GPUs that they ask for"},
 		{d.Failed(read.ResourceQuotas), "ResourceQuotas", "quotas with classes that hand out GPUs without a limit"},
@@ -202,7 +206,8 @@ func (d Diagnosis) controller(out *findings) {
 	case len(controllers) == 0:
 		cause = "no pod of the controller exists"
 	case len(alive) == 0:
-		cause = fmt.Sprintf("none of %d pods is ready (%s)", len(controllers), podNames(controllers))
+		cause = fmt.Sprintf("none of %d pods is ready (%s)%s", len(controllers), podNames(controllers),
+			d.ailments(controllers))
 	default:
 		level, text := d.webhook()
 		out.add(level, "controller", "%d of %d pods are ready; %s", len(alive), len(controllers), text)
@@ -229,7 +234,7 @@ func (d Diagnosis) controller(out *findings) {
 		level = Problem
 	}
 	out.add(level, "controller", "%s: %s. Classes, labels of nodes and Events of waiting pods are no longer written. "+
-		"See the controller's Deployment and log", cause, effect)
+		"See the controller's Deployment", cause, effect)
 }
 
 // webhook says whether the API server reaches the webhook, by the test of the leading controller.
@@ -268,7 +273,7 @@ func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod)
 		out.add(Problem, node, "no plugin runs here, and the node has no slices, but claims have %d of its GPUs: "+
 			"their pods cannot end. Start the plugin", held)
 	case len(pods) > 0 && len(alive) == 0:
-		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
+		out.add(Problem, node, "the plugin %s is not ready%s", podNames(pods), d.ailments(pods))
 	case len(alive) > 0 && d.Failed(read.ResourceSlices):
 		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
 	case len(alive) > 0 && published == 0 && held > 0:
@@ -279,6 +284,9 @@ func (d Diagnosis) plugin(out *findings, n Node, node string, pods []corev1.Pod)
 			d.noGPUs(node, alive[0]))
 	case len(alive) > 0:
 		out.add(Info, node, "plugin %s", pluginOf(alive[0], d.Now))
+		if text, weak := d.ailment(alive[0]); weak {
+			out.add(Warning, node, "the plugin %s is ready, and %s", podNames(alive[:1]), text)
+		}
 		if driver := d.Plugins[node].value("gpu_dra_nvidia_driver_loaded"); driver != nil && *driver == 0 {
 			out.add(Problem, node, "no NVIDIA driver is loaded: the slices keep only GPUs that claims have, and no "+
 				"pod with a GPU starts. %s", loadDriver)
@@ -310,10 +318,12 @@ func (d Diagnosis) node(out *findings, n Node, other bool, core map[string]corev
 			"with its name", n.Unreadable, d.Driver)
 	}
 	if c, ok := core[n.Name]; ok {
-		if slices.ContainsFunc(c.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
-		}) {
+		if !waiting.Ready(&c) {
 			out.add(Problem, n.Name, "the node is not ready")
+		}
+		if c.Spec.Unschedulable {
+			out.add(Note, n.Name, "the node is cordoned: no new pod gets its GPUs. To end that: kubectl uncordon %s",
+				n.Name)
 		}
 		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
 			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. "+

@@ -119,14 +119,16 @@ func (d Drawing) gpu(g GPU) []string {
 		state += ", " + c
 	}
 	head := d.fit(g.Name + "  " + state)
-	if g.Health != "" || len(g.Taints) > 0 {
+	if g.Health != "" || g.Closed != "" || len(g.Taints) > 0 {
 		head = g.Colour().Paint(d.Colours, head)
 	}
 	lines := []string{head, "  " + d.bar(g)}
 	if g.MemorySlices > 0 && g.FreeSlices > 0 && g.FreeSlices < g.MemorySlices {
-		lines = append(lines,
-			d.fit(fmt.Sprintf("  %d of %d slices free, %.0f%% fragmented", g.FreeSlices, g.MemorySlices,
-				100*g.Fragmentation())))
+		line := fmt.Sprintf("  %d of %d slices free", g.FreeSlices, g.MemorySlices)
+		if g.Condition() == "ok" {
+			line += fmt.Sprintf(", %.0f%% fragmented", 100*g.Fragmentation())
+		}
+		lines = append(lines, d.fit(line))
 	}
 	for i, a := range g.Allocations {
 		mark := letter(i)

@@ -21,6 +21,8 @@ type Node struct {
 	GPUs []GPU  `json:"gpus"`
 	// Groups are the NVLink groups that claims hold.
 	Groups []Group `json:"groups,omitempty"`
+	// Closed says why the node takes no pod, or is empty: "node not ready" or "node cordoned".
+	Closed string `json:"closed,omitempty"`
 	// Incomplete means that slices of the pool's newest generation are missing, as during an update.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Unreadable is the number of published devices whose names or counters do not follow the driver's form.
@@ -68,6 +70,8 @@ type GPU struct {
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
 	// Incomplete means that slices of its node are missing, so that no claim gets a device there.
 	Incomplete bool `json:"incomplete,omitempty"`
+	// Closed is the node's.
+	Closed string `json:"closed,omitempty"`
 	// Rules are the names of the DeviceTaintRules that taint the GPU.
 	Rules []string `json:"-"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
@@ -146,8 +150,8 @@ type Group struct {
 	Claim   ClaimRef `json:"claim"`
 }
 
-// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, and all slices
-// of its node are there. Counts of free GPUs count these.
+// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, all slices of
+// its node are there, and the node takes pods. Counts of free GPUs count these.
 func (g GPU) Available() bool { return g.Use == Free && g.Condition() == "ok" }
 
 // Holders returns the claims with access to the GPU, each once.
@@ -161,9 +165,10 @@ func (g GPU) Holders() []string {
 	return out
 }
 
-// Fragmentation is the share of the free memory slices that the largest free device cannot use, 0 to 1.
+// Fragmentation is the share of the free memory slices that the largest free device cannot use, 0 to 1. It is 0 for a
+// GPU that is closed to new claims.
 func (g GPU) Fragmentation() float64 {
-	if g.FreeSlices == 0 {
+	if g.FreeSlices == 0 || g.Condition() != "ok" {
 		return 0
 	}
 	return 1 - float64(min(g.UsableSlices, g.FreeSlices))/float64(g.FreeSlices)
@@ -232,6 +237,9 @@ func (g GPU) Condition() string {
 	}
 	if g.Incomplete {
 		out = append(out, slicesMissing)
+	}
+	if g.Closed != "" {
+		out = append(out, g.Closed)
 	}
 	if len(out) == 0 && !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool {
 		return strings.HasPrefix(d.Name, g.Name)

@@ -50,10 +50,17 @@ func (g GPU) Remedies() (out []Remedy) {
 			"all are written",
 			"if it lasts, see the node's plugin", []string{"kubectl gpu doctor " + g.Node}})
 	}
+	switch g.Closed {
+	case "node cordoned":
+		out = append(out, Remedy{"its node is cordoned: new pods do not run there", "end the node's cordon when " +
+			"the work on it is done", []string{"kubectl uncordon " + g.Node}})
+	case "node not ready":
+		out = append(out, Remedy{"its node is not ready: new pods do not run there", "see the node's conditions",
+			[]string{"kubectl describe node " + g.Node}})
+	}
 	switch {
 	case g.Use == Unpublished:
-		out = append(out, Remedy{"a claim has the GPU, and no slice publishes it: another claim can get the same GPU",
-			"see the node's plugin",
+		out = append(out, Remedy{"a claim has the GPU, and no slice publishes it", "see the node's plugin",
 			[]string{"kubectl gpu doctor " + g.Node}})
 	case g.Condition() == "unknown":
 		out = append(out, Remedy{"the GPU is in no slice itself, so its health is unknown", "see the node's plugin",

@@ -137,7 +137,8 @@ func TestPluginPods_TenantsPods_AreNotTheDrivers(t *testing.T) {
 			}
 		}
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: pods}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1))}
+	d.Pods = pods
 	d.States = read.States{read.Pods: nil}
 	for _, f := range view.Findings(d, nil) {
 		if strings.Contains(f.Message, "team/") || strings.Contains(f.Message, "of 2 pods") {

@@ -467,7 +467,8 @@ func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-kubelet-plugin:1"}}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1))}
+	d.Pods = []corev1.Pod{onHost(plugin)}
 	d.CoreNodes, d.States = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}, allRead
 	for _, f := range view.Findings(d, []string{"n1"}) {
 		if f.Level != view.Info {
@@ -487,10 +488,11 @@ func TestFindings_PodsThatEnded_DoNotCount(t *testing.T) {
 			Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
 		})
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1))}
+	d.Pods = []corev1.Pod{
 		pod("kubelet-plugin", "1", corev1.PodFailed, corev1.ConditionFalse), pod("kubelet-plugin", "2", corev1.PodRunning, corev1.ConditionTrue),
 		pod("controller", "1", corev1.PodFailed, corev1.ConditionFalse), pod("controller", "2", corev1.PodRunning, corev1.ConditionTrue),
-	}}
+	}
 	d.States = read.States{read.Pods: nil}
 	found := false
 	for _, f := range view.Findings(d, nil) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 // Cluster has the objects of a cluster while they change, and the page's picture of them. It is safe for concurrent
@@ -31,6 +33,8 @@ type Cluster struct {
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
 	classes map[types.NamespacedName]*resourceapi.DeviceClass
 	rules   map[types.NamespacedName]*resourceapi.DeviceTaintRule
+	// closed says of nodes that take no pod why.
+	closed map[string]string
 	// pools, publishers and dirtyClaims are those that changed since the last refresh. publishers are nodes. The other
 	// two mean that each node or claim can have changed.
 	pools, publishers   sets.Set[string]
@@ -59,6 +63,7 @@ func NewCluster(title, driver string, reading ...string) *Cluster {
 		claims:      map[types.NamespacedName]*resourceapi.ResourceClaim{},
 		classes:     map[types.NamespacedName]*resourceapi.DeviceClass{},
 		rules:       map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
+		closed:      map[string]string{},
 		pools:       sets.New[string](),
 		publishers:  sets.New[string](),
 		dirtyClaims: sets.New[types.NamespacedName](),
@@ -84,6 +89,12 @@ func (c *Cluster) Put(o runtime.Object, removed bool) {
 		}
 		s := c.shapes.Convert(o)
 		store(c.slices, types.NamespacedName{Name: s.Name}, s, removed, c.sliceChanged)
+	case *corev1.Node:
+		why := view.Closed(o)
+		if removed {
+			why = ""
+		}
+		c.close(o.Name, why)
 	case *resourceapi.ResourceClaim:
 		o.ManagedFields = nil
 		store(c.claims, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, removed, c.claimChanged)
@@ -112,6 +123,18 @@ func store[T any](all map[types.NamespacedName]*T, key types.NamespacedName, val
 		delete(all, key)
 	} else {
 		all[key] = value
+	}
+}
+
+// close keeps why a node takes no pod.
+func (c *Cluster) close(node, why string) {
+	if c.closed[node] == why {
+		return
+	}
+	c.closed[node] = why
+	c.publishers.Insert(node)
+	if why == "" {
+		delete(c.closed, node)
 	}
 }
 
@@ -154,6 +177,12 @@ func (c *Cluster) Listed(resource string, keys sets.Set[types.NamespacedName]) {
 		prune(c.classes, keys, c.classChanged)
 	case Rules:
 		prune(c.rules, keys, c.ruleChanged)
+	case Nodes:
+		for node := range c.closed {
+			if !keys.Has(types.NamespacedName{Name: node}) {
+				c.close(node, "")
+			}
+		}
 	}
 	c.mu.Unlock()
 	c.Done(resource)

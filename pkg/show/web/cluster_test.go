@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -322,5 +323,34 @@ func TestFeed_SlowReader_GetsNewestLinesOnly(t *testing.T) {
 	}
 	if got := f.since(start.version); !got.reset || len(got.lines) > maxGone {
 		t.Errorf("after many removals a slow reader gets %d lines, reset %t", len(got.lines), got.reset)
+	}
+}
+
+// TestCluster_NodeClosed_GPUsAreNotFree has a node that is cordoned, and then uncordoned or deleted.
+func TestCluster_NodeClosed_GPUsAreNotFree(t *testing.T) {
+	cordoned := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	for name, end := range map[string]func(*Cluster){
+		"uncordoned": func(c *Cluster) { c.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, false) },
+		"deleted":    func(c *Cluster) { c.Put(cordoned.DeepCopy(), true) },
+		"gone":       func(c *Cluster) { c.Listed(Nodes, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, page := newTestCluster(), &reader{}
+			for _, s := range board(t, "l40s-4", "n1") {
+				c.Put(s, false)
+			}
+			listed(t, c)
+			c.Put(cordoned.DeepCopy(), false)
+			for _, want := range []string{"node cordoned", "ok"} {
+				if err := c.refresh(); err != nil {
+					t.Fatal(err)
+				}
+				page.read(t, c.feed)
+				if g := page.nodes["n1"].GPUs[0]; g.Condition != want || g.Free != (want == "ok") {
+					t.Errorf("the GPU is %s, free: %t; want %s", g.Condition, g.Free, want)
+				}
+				end(c)
+			}
+		})
 	}
 }

@@ -27,6 +27,7 @@ const (
 	Claims  = "ResourceClaims"
 	Classes = "DeviceClasses"
 	Rules   = "DeviceTaintRules"
+	Nodes   = "Nodes"
 )
 
 // Resource is a kind of objects to follow.

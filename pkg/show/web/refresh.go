@@ -52,7 +52,11 @@ func (c *Cluster) refresh() error {
 	messages := map[string]message{"": {Status: &now}}
 	reading := sets.New(c.status.Reading...)
 	if reading.Len() == 0 || reading.Len() == 1 && reading.Has(Slices) {
-		objects := view.Objects{Driver: c.status.Driver, Slices: slices.Collect(maps.Values(c.slices))}
+		objects := view.Objects{
+			Driver: c.status.Driver,
+			Slices: slices.Collect(maps.Values(c.slices)),
+			Closed: c.closed,
+		}
 		for _, r := range c.rules {
 			objects.Rules = append(objects.Rules, *r)
 		}

@@ -37,6 +37,6 @@ function lines(answer) {
     answer.reasons?.length > 0 && el('ul', {}, answer.reasons.map((r) => el('li', {}, r.text + nodes(r.nodes)))),
     answer.cures?.length > 0 && [el('h4', {}, 'It could run'),
       el('ul', { class: 'cures' }, answer.cures.map((c) => el('li', {}, c.text + nodes(c.nodes))))],
-    answer.notes?.length > 0 && el('ul', {}, answer.notes.map((n) => el('li', {}, n))),
+    answer.notes?.length > 0 && [el('h4', {}, 'Notes'), el('ul', {}, answer.notes.map((n) => el('li', {}, n)))],
   ].flat().filter(Boolean);
 }
