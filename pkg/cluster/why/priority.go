@@ -55,9 +55,8 @@ func (c *Cluster) holders(cure Cure) (out []types.NamespacedName) {
 	return out
 }
 
-// Consider completes an answer with the Holders: how the claims of each cure end, and whether a pod's priority is
-// higher than that of all pods of one cure, and what follows. The owner is the pod's. Both are nil for a claim without
-// a pod.
+// Consider completes an answer with the Holders: how the claims of each cure end. It notes whether a pod's priority is
+// higher than that of all pods of one cure. The owner is the pod's. Both are nil for a claim without a pod.
 func (a *Answer) Consider(
 	c *Cluster, o Options, pod *corev1.Pod, owner *metav1.OwnerReference, holders map[types.NamespacedName]read.Holder,
 ) {

@@ -103,8 +103,8 @@ func (a *Answer) settle(by *asker, s Subject, w wanted) bool {
 	return true
 }
 
-// closed waits if no node takes the pod with the devices of its claims: because the nodes of the devices do not take
-// it, or because no node has the devices of all claims.
+// closed waits if no node takes the pod with the devices of its claims. Either the nodes of the devices do not take it,
+// or no node has the devices of all claims.
 func (a *Answer) closed(by *asker, s Subject, w wanted) {
 	switch {
 	case s.Pod == nil:

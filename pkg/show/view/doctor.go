@@ -70,7 +70,7 @@ type Diagnosis struct {
 	DaemonSets  []appsv1.DaemonSet
 	Deployments []appsv1.Deployment
 	Refusals    []corev1.Event
-	// Leases are those of kube-scheduler and kube-controller-manager, as far as they exist.
+	// Leases has the Lease of kube-scheduler and that of kube-controller-manager, as far as they exist.
 	Leases []coordinationv1.Lease
 	// Webhooks are the cluster's validating webhooks for the driver's parameters, budgets and classes.
 	Webhooks []admissionv1.ValidatingWebhook

@@ -150,7 +150,7 @@ type Group struct {
 	Claim   ClaimRef `json:"claim"`
 }
 
-// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint, all slices of
+// Available reports whether new claims can get the whole GPU: it has no holder, no fault and no taint. All slices of
 // its node are there, and the node takes pods. Counts of free GPUs count these.
 func (g GPU) Available() bool { return g.Use == Free && g.Condition() == "ok" }
 
