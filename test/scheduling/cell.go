@@ -232,16 +232,14 @@ func (b *bench) observe(ctx context.Context, scheduler *process, r result, warm,
 	return r, bindings, err
 }
 
-// addUnsatisfiable creates pods that ask for nine GPUs of a node.
+// addUnsatisfiable creates pods that no node satisfies.
 func (b *bench) addUnsatisfiable(ctx context.Context) error {
-	nine := workloads[0]
-	nine.request = request("gpu.nvidia.com", 9)
-	pods := alike("nine", nine, b.unsatisfiable)
+	pods := alike("misfit", misfits, b.unsatisfiable)
 	return each(ctx, len(pods), func(ctx context.Context, i int) error {
 		if err := b.createClaim(ctx, pods[i]); err != nil {
 			return err
 		}
-		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, nine.pod(pods[i].name), metav1.CreateOptions{})
+		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, misfits.pod(pods[i].name), metav1.CreateOptions{})
 		return err
 	})
 }

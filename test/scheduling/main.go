@@ -28,7 +28,7 @@ type options struct {
 	nodes, pods, waiting, unsatisfiable int
 	percentage, parallelism, cut, level int
 	seed                                uint64
-	limit                               time.Duration
+	limit, filterTimeout                time.Duration
 	settings, workloads, uses           string
 	onenode, kubernetes                 string
 }
@@ -41,7 +41,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.IntVar(&o.nodes, "nodes", 100, "nodes of eight H100")
 	flags.IntVar(&o.pods, "pods", 60, "pods of a cell, if they fit")
 	flags.IntVar(&o.waiting, "waiting", 16, "pods that wait for the scheduler at a time")
-	flags.IntVar(&o.unsatisfiable, "unsatisfiable", 0, "other pods, which no node can satisfy")
+	flags.IntVar(&o.unsatisfiable, "unsatisfiable", 0, "other pods, whose two requests no node can satisfy together")
+	flags.DurationVar(&o.filterTimeout, "filter-timeout", 0, "filterTimeout of the scheduler's plugin DynamicResources, 10s by default")
 	flags.IntVar(&o.percentage, "percentage", 0, "percentageOfNodesToScore of the scheduler")
 	flags.IntVar(&o.parallelism, "parallelism", 16, "parallelism of the scheduler")
 	flags.IntVar(&o.cut, "cut", 10, "percentage of the nodes that publish more than GPUs, for settings with other devices on some nodes")
@@ -49,7 +50,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.Uint64Var(&o.seed, "seed", 1, "selects the order of the mixed cluster's pods")
 	flags.DurationVar(&o.limit, "limit", 5*time.Second, "the longest time of a cell; pods bound by then count")
 	flags.StringVar(&o.settings, "settings", "plain,all,1g,auto,auto-1g,whole,gpus,some-all,some-1g", "published devices")
-	flags.StringVar(&o.workloads, "workloads", "whole,1g,share,group,four,extended", "kinds of pods; mixed for all of them, arriving and leaving")
+	flags.StringVar(&o.workloads, "workloads", "whole,1g,share,group,four,extended", "kinds of pods, none for pods without devices; mixed for all of them, arriving and leaving")
 	flags.StringVar(&o.uses, "used", "empty,half,95", "devices that claims hold before")
 	flags.StringVar(&o.onenode, "onenode", "bin/onenode", "program that knows where Kubernetes is")
 	flags.StringVar(&o.kubernetes, "kubernetes", "v1.37.1", "version of Kubernetes")
@@ -71,6 +72,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	b := &bench{log: log, controlPlane: &controlPlane{options: o, dir: dir, cancel: cancel}}
+	if o.filterTimeout > 0 {
+		b.profile = fmt.Sprintf("profiles: [{pluginConfig: [{name: DynamicResources, args: {filterTimeout: %v}}]}]", o.filterTimeout)
+	}
 	if b.programs, err = programPaths(ctx, o.onenode, o.kubernetes); err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ var (
 
 var settings = []setting{
 	{name: "plain", devices: devices{plain: true}, workloads: []string{"whole", "four", "extended", "mixed"}},
-	{name: "all", workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended"}},
+	{name: "all", workloads: []string{"whole", "1g", "3g", "share", "group", "four", "extended", "none"}},
 	{name: "1g", devices: devices{file: "publish: [{profiles: [1g.10gb], shareable: None}]"}, workloads: []string{"whole", "1g"}},
 	{name: "auto", devices: devices{file: "publish: [{profiles: Auto, groups: Auto, monitors: Auto, shareable: Auto}]"}, workloads: []string{"whole", "four", "extended"}},
 	{name: "auto-1g", devices: devices{file: "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, monitors: Auto, shareable: None}]"}, workloads: []string{"whole", "1g"}},

@@ -24,8 +24,10 @@ const (
 // workload is a kind of pods, one claim each.
 type workload struct {
 	name string
-	// request is nil for an extended resource.
+	// request is nil for an extended resource, and for no device. The claim has it and more.
 	request  *resourceapi.ExactDeviceRequest
+	more     []*resourceapi.ExactDeviceRequest
+	none     bool // it asks for no device
 	together bool // its GPUs must have one nvlinkGroup
 	// uses selects the devices that claims hold on a used node; each could serve so many pods, or is one of a group. Nodes
 	// without a device that it needs serve no such pod. A nil needs is equal to uses.
@@ -46,7 +48,12 @@ var workloads = []workload{
 		request: request("nvlink.gpu.nvidia.com", 1, selectors("%s.gpuCount == 4")...)},
 	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: request("gpu.nvidia.com", 4), gpus: 4},
 	{name: "extended", uses: isWhole, pods: 1, per: 1, gpus: 1},
+	{name: "none", uses: isWhole, pods: 7, per: 1, none: true},
 }
+
+// misfits are pods that no node of eight GPUs satisfies: their requests fit alone, and not together.
+var misfits = workload{name: "misfit", request: request("gpu.nvidia.com", 5),
+	more: []*resourceapi.ExactDeviceRequest{request("mig-1g.10gb.nvidia.com", 22)}}
 
 // workloadNamed returns a workload of the table.
 func workloadNamed(name string) workload {
@@ -98,6 +105,10 @@ func (w workload) servedBy(published []*resourceapi.ResourceSlice) bool {
 func (w workload) claim(name string) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: unit, Exactly: w.request}}
+	for i, r := range w.more {
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests,
+			resourceapi.DeviceRequest{Name: fmt.Sprintf("%s-%d", unit, i), Exactly: r})
+	}
 	if w.together {
 		group := resourceapi.FullyQualifiedName("gpu.nvidia.com/nvlinkGroup")
 		claim.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &group}}
@@ -110,9 +121,11 @@ func (w workload) pod(name string) *corev1.Pod {
 	container := corev1.Container{Name: "c", Image: "none", Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("16Mi")}, Limits: corev1.ResourceList{}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"cell": "yes"}}}
-	if w.request == nil {
+	switch {
+	case w.none:
+	case w.request == nil:
 		container.Resources.Limits["nvidia.com/gpu"] = resource.MustParse("1")
-	} else {
+	default:
 		container.Resources.Claims = []corev1.ResourceClaim{{Name: unit}}
 		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: unit, ResourceClaimName: &name}}
 	}
