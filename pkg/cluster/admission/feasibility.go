@@ -109,8 +109,8 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 			return v.obstacle(ctx, r.Name, requests)
 		}
 	}
-	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty" +
-		v.room(ctx, ours)
+	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were " +
+		"empty" + v.room(ctx, ours)
 }
 
 // room says for how many devices of a request the node with the most has room.
