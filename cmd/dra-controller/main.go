@@ -161,7 +161,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	p.ready = &healthz.Handler{Checks: map[string]healthz.Checker{"cluster": func(*http.Request) error {
 		return control.Synced()
 	}}}
-	err = errors.Join(err, addDemand(p), addPreemption(p), addBudgets(p))
+	err = errors.Join(err, addDemand(p), addPreemption(p), addBudgets(p), addPodShares(p))
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{
 			Checks:  checks(c, client, io.Discard),

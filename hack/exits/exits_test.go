@@ -56,8 +56,8 @@ func table(t *testing.T) map[string]feature {
 			out[last][m[2]] = append(out[last][m[2]], n[1])
 		}
 	}
-	if len(out) != 4 {
-		t.Fatalf("%d features, want 4", len(out))
+	if len(out) != 5 {
+		t.Fatalf("%d features, want 5", len(out))
 	}
 	return out
 }

@@ -17,5 +17,5 @@ const (
 // mutations lists all mutations, each with the test that must fail.
 var mutations = slices.Concat(
 	claimMutations, formMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, waitingMutations,
-	preemptMutations, webMutations, releaseMutations, simulatorMutations,
+	preemptMutations, podShareMutations, webMutations, releaseMutations, simulatorMutations,
 )

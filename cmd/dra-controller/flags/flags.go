@@ -53,6 +53,7 @@ type Config struct {
 	GPUPrices map[string]float64
 
 	NodeLabels bool
+	PodShares  bool
 	PodEvents  bool
 	NameOthers bool
 	// Preemption also needs the rights that the chart gives with its value.
@@ -129,6 +130,9 @@ func New(c *Config) *pflag.FlagSet {
 			"also between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
+	fs.BoolVar(&c.PodShares, "pod-shares", false,
+		"Write the claim templates of pods that ask for a share of a GPU without a claim. This needs the chart's "+
+			"MutatingAdmissionPolicy, which has pods name them.")
 	fs.BoolVar(&c.PodEvents, "pod-events", true,
 		"Write one Event on each pod that waits for devices for more than 20 s, with the answer of `kubectl gpu why`.")
 	fs.BoolVar(&c.NameOthers, "pod-events-name-others", false,

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -407,11 +408,16 @@ func (e *Env) listOrWatch(r *http.Request, is Request, namespace string) (any, *
 	if err != nil {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
+	labelled, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
 	selects := func(o *unstructured.Unstructured) bool {
 		driver, _, _ := unstructured.NestedString(o.Object, "spec", "driver")
 		phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
 		node, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName")
 		return (namespace == "" || o.GetNamespace() == namespace) &&
+			labelled.Matches(labels.Set(o.GetLabels())) &&
 			selector.Matches(fields.Set{
 				"spec.driver":   driver,
 				"status.phase":  phase,

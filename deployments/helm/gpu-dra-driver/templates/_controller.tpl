@@ -140,6 +140,10 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ .Values.deviceClasses.grace | quote }}
 - name: NODE_LABELS
   value: {{ .Values.nodeLabels.enabled | quote }}
+{{- if include "gpu-dra-driver.podShares" . }}
+- name: POD_SHARES
+  value: "true"
+{{- end }}
 - name: POD_EVENTS
   value: {{ .Values.podEvents.enabled | quote }}
 {{- if and .Values.podEvents.enabled .Values.podEvents.nameOtherNamespaces }}
