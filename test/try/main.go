@@ -98,7 +98,7 @@ func play(ctx context.Context, tree, profile string, d demos.Demo) (result, erro
 	if err != nil {
 		return result{}, err
 	}
-	w, err := read(d, b)
+	w, err := read(tree, d, b)
 	if err != nil {
 		return result{}, err
 	}

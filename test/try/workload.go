@@ -4,9 +4,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/internal/testing/podsharestest"
+	"gpu-dra-driver/pkg/cluster/podshares"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/test/demos"
 )
@@ -33,7 +38,9 @@ type workload struct {
 // pod is a pod of a demo.
 type pod struct {
 	name string
-	spec corev1.PodSpec
+	// annotations matter in a namespace whose pods ask for shares by them.
+	annotations map[string]string
+	spec        corev1.PodSpec
 	// job is set for the pods of a Job: they end by themselves.
 	job    bool
 	claims []*claim
@@ -50,25 +57,34 @@ type claim struct {
 // reader collects the objects of a demo.
 type reader struct {
 	workload
-	board     *board
+	board *board
+	// tree is the source tree.
+	tree      string
 	namespace string
 	templates map[string]resourceapi.ResourceClaimSpec
 	shared    map[string]*claim
 	claims    int
+	// podShares means that pods of the namespace can ask for shares without a claim.
+	podShares bool
 }
 
 // read reads a demo for a board. Extended resources become claims, as the scheduler makes them.
-func read(d demos.Demo, b *board) (workload, error) {
+func read(tree string, d demos.Demo, b *board) (workload, error) {
 	data, err := os.ReadFile(d.Path)
 	if err != nil {
 		return workload{}, err
 	}
 	r := reader{
-		workload: workload{quota: map[string]int64{}}, board: b, namespace: d.Namespace(),
+		workload: workload{quota: map[string]int64{}}, board: b, tree: tree, namespace: d.Namespace(),
 		templates: map[string]resourceapi.ResourceClaimSpec{}, shared: map[string]*claim{},
 	}
 	for text := range strings.SplitSeq(string(data), "\n---\n") {
 		if err := r.object([]byte(text)); err != nil {
+			return workload{}, fmt.Errorf("%s: %w", d.Path, err)
+		}
+	}
+	if r.podShares {
+		if err := r.changePods(); err != nil {
 			return workload{}, fmt.Errorf("%s: %w", d.Path, err)
 		}
 	}
@@ -90,7 +106,9 @@ func (r *reader) object(text []byte) error {
 	}
 	name := head.Metadata.Name
 	switch head.Kind {
-	case "Namespace", "GPUBudget", "PriorityClass": // They only matter once all pods of the file have been placed.
+	case "Namespace":
+		r.podShares = head.Metadata.Labels[podshares.Label(driver)] == "true"
+	case "GPUBudget", "PriorityClass": // They only matter once all pods of the file have been placed.
 	case "ResourceClaim":
 		var c resourceapi.ResourceClaim
 		if err := yaml.UnmarshalStrict(text, &c); err != nil {
@@ -124,29 +142,57 @@ func (r *reader) object(text []byte) error {
 		if err := yaml.UnmarshalStrict(text, &p); err != nil {
 			return err
 		}
-		r.pods = append(r.pods, &pod{name: name, spec: p.Spec})
+		r.pods = append(r.pods, &pod{name: name, annotations: p.Annotations, spec: p.Spec})
 	case "Deployment":
 		var d appsv1.Deployment
 		if err := yaml.UnmarshalStrict(text, &d); err != nil {
 			return err
 		}
-		r.replicas(name, *d.Spec.Replicas, d.Spec.Template.Spec, false)
+		r.replicas(name, *d.Spec.Replicas, d.Spec.Template, false)
 	case "Job":
 		var j batchv1.Job
 		if err := yaml.UnmarshalStrict(text, &j); err != nil {
 			return err
 		}
-		r.replicas(name, *j.Spec.Completions, j.Spec.Template.Spec, true)
+		r.replicas(name, *j.Spec.Completions, j.Spec.Template, true)
 	default:
 		return fmt.Errorf("%s %s: make try does not know this kind", head.Kind, name)
 	}
 	return nil
 }
 
-func (r *reader) replicas(name string, n int32, spec corev1.PodSpec, job bool) {
+func (r *reader) replicas(name string, n int32, of corev1.PodTemplateSpec, job bool) {
 	for i := range n {
-		r.pods = append(r.pods, &pod{name: fmt.Sprintf("%s-%d", name, i+1), spec: spec, job: job})
+		r.pods = append(r.pods, &pod{name: fmt.Sprintf("%s-%d", name, i+1), annotations: of.Annotations, spec: of.Spec, job: job})
 	}
+}
+
+// changePods gives the pods claims, by the policy of the chart.
+func (r *reader) changePods() error {
+	manifest, err := os.ReadFile(filepath.Join(r.tree, "deployments", "helm", "testdata", "podshares.yaml"))
+	if err != nil {
+		return err
+	}
+	policy, err := podsharestest.Read(string(manifest))
+	if err != nil {
+		return err
+	}
+	for _, p := range r.pods {
+		given := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name, Annotations: p.annotations}, Spec: p.spec}
+		changed, err := policy.Change(context.Background(), given, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})
+		if err != nil {
+			return fmt.Errorf("pod %s: %w", p.name, err)
+		}
+		p.spec = changed.Spec
+		for _, c := range p.spec.ResourceClaims {
+			if name := c.ResourceClaimTemplateName; name != nil && podshares.Named(*name) {
+				if t := podshares.Template(driver, r.namespace, *name, podshares.MemorySizes([]pool.Pool{r.board.pool()})); t != nil {
+					r.templates[*name] = t.Spec.Spec
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // newClaim makes a claim with the defaults of the API server.
