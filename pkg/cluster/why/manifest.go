@@ -175,7 +175,27 @@ func (m *Manifest) pod(s Subject) {
 		m.refuse(s.String(), why)
 		return
 	}
+	if asksForShare(s.Pod) {
+		m.Unread = append(m.Unread, "the share that API servers give "+s.String()+" with the chart value podShares")
+	}
 	m.Pods = append(m.Pods, s)
+}
+
+// asksForShare reports whether a policy of the chart can replace words of the pod by a claim for a share.
+func asksForShare(pod *corev1.Pod) bool {
+	for _, word := range []string{"gpu.nvidia.com/memory", "gpu-fraction", "gpu-memory"} {
+		if _, ok := pod.Annotations[word]; ok {
+			return true
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, word := range []corev1.ResourceName{"gpumem", "gpumem-percentage", "gpucores"} {
+			if _, ok := c.Resources.Limits["nvidia.com/"+word]; ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // invalidPod says why an API server refuses the resources of a pod, or "".
