@@ -326,7 +326,7 @@ func TestFeed_SlowReader_GetsNewestLinesOnly(t *testing.T) {
 	}
 }
 
-// TestCluster_NodeClosed_GPUsAreNotFree has a node that is cordoned, and then uncordoned or deleted.
+// TestCluster_NodeClosed_GPUsAreNotFree has a cordon that ends, and a cordoned node that is deleted.
 func TestCluster_NodeClosed_GPUsAreNotFree(t *testing.T) {
 	cordoned := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	for name, end := range map[string]func(*Cluster){
