@@ -307,7 +307,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a GPU that hangs is withdrawn", File: "pkg/gpu/inventory/watch.go",
-		Old: "i.keepSilent(&now.snapshot, last.snapshot)", New: "i.keepSilent(&now.snapshot, gpu.Snapshot{})",
+		Old: "i.keepSilent(&now.snapshot, known)", New: "i.keepSilent(&now.snapshot, gpu.Snapshot{})",
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_OneGPUHangs_OthersDelivered",
 	},
 	{
