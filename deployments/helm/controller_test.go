@@ -160,10 +160,10 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "patch nodes"}},
 		{"podEvents.enabled=false", []string{
-			"get events", "get jobs", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "watch events",
+			"get events", "get jobs", "get pods", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "watch events",
 		}},
 		{"nodeLabels.enabled=false,podEvents.enabled=false", []string{
-			"get events", "get jobs", "get nodes", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "list nodes",
+			"get events", "get jobs", "get nodes", "get pods", "get replicasets", "get statefulsets", "list devicetaintrules", "list events", "list nodes",
 			"patch nodes", "watch events", "watch nodes",
 		}},
 		{"webhook.enabled=false", []string{
