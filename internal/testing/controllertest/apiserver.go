@@ -55,6 +55,8 @@ type Env struct {
 	Stored func(resource string, object *unstructured.Unstructured)
 	// Fault says what becomes of a request: an error before it is done, or an answer that is lost after.
 	Fault func(Request) (refused, lost error)
+	// Admit changes an object that is created, as admission or a feature gate does.
+	Admit func(*unstructured.Unstructured)
 }
 
 // Request is a request to the server.
@@ -370,6 +372,9 @@ func (e *Env) do(
 		o.SetNamespace(namespace)
 	}
 	if is.Verb == "create" {
+		if e.Admit != nil {
+			e.Admit(o)
+		}
 		if e.Objects[is.Resource][key(o)] != nil {
 			return nil, nil, apierrors.NewAlreadyExists(resource, key(o))
 		}

@@ -191,7 +191,7 @@ func (r *room) given(id setID, options []option, known map[string][][]int64, ste
 			names, left = append(names, name), append(left, n)
 		}
 	}
-	uses, key := make([][]int64, len(options)), encode(left)
+	uses, key := make([][]int64, len(options)), encode(append([]int64{int64(len(left))}, left...))
 	for i, o := range options {
 		uses[i] = make([]int64, len(names))
 		for j, name := range names {

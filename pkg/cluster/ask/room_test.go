@@ -204,3 +204,40 @@ func TestTooFew_RandomClaims_AgreesWithAllocator(t *testing.T) {
 		t.Error("the bound finds too little")
 	}
 }
+
+// TestTooFew_SetsOfOtherSizes_AreNotAlike has counter sets whose numbers are equal one after the other.
+func TestTooFew_SetsOfOtherSizes_AreNotAlike(t *testing.T) {
+	counters := func(all ...int64) map[string]resourceapi.Counter {
+		out := map[string]resourceapi.Counter{}
+		for i, n := range all {
+			out[fmt.Sprint("c", i)] = resourceapi.Counter{Value: *resource.NewQuantity(n, resource.DecimalSI)}
+		}
+		return out
+	}
+	device := func(name, set string, uses ...int64) resourceapi.Device {
+		kind := "gpu"
+		return resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: &kind}},
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{{CounterSet: set, Counters: counters(uses...)}}}
+	}
+	slice := func(name string, spec resourceapi.ResourceSliceSpec) *resourceapi.ResourceSlice {
+		spec.Driver, spec.NodeName = "gpu.nvidia.com", new("n1")
+		spec.Pool = resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 2}
+		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	}
+	node := emptyNode([]*resourceapi.ResourceSlice{
+		slice("counters", resourceapi.ResourceSliceSpec{SharedCounters: []resourceapi.CounterSet{
+			{Name: "a", Counters: counters(2)}, {Name: "b", Counters: counters(2, 1)}}}),
+		slice("devices", resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{
+			device("a0", "a", 1), device("a1", "a", 1), device("b0", "b", 1, 1)}}),
+	})
+	asker := allClasses()
+	claim := claimOf("c", request("r", "gpu", "", 3))
+	for range 20 { // The order of the sets is random.
+		if short, err := asker.TooFew(t.Context(), node, nil, asker.Requests(claim.Spec.Devices)); short != nil || err != nil {
+			t.Fatalf("%v, %v, but three devices are free", short, err)
+		}
+	}
+	if outcome, text := asker.Allocate(t.Context(), node, nil, []*resourceapi.ResourceClaim{unbounded(claim)}); outcome != ask.Yes {
+		t.Errorf("the allocator: %d, %s", outcome, text)
+	}
+}

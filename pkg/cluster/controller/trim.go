@@ -95,6 +95,11 @@ func trimNode(driver string, preemption bool) cache.TransformFunc {
 				out.Status.Allocatable[name] = n
 			}
 		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			}
+		}
 		return out, nil
 	}
 }

@@ -137,6 +137,9 @@ func (k *Keeper) keyOf(pod *corev1.Pod) cachedKey {
 	add(pod.Spec.NodeName)
 	add(form(waiting.SaidOf(pod).Message))
 	add(waiting.Unclaimed(pod))
+	if owner := metav1.GetControllerOf(pod); owner != nil { // The answer can name it.
+		add(owner.UID)
+	}
 	for _, ref := range refs {
 		add(ref.Claim == nil)
 		add(ref.PodResourceClaim.Name)
@@ -261,6 +264,12 @@ func (k *Keeper) explain(
 			k.o.Driver)
 		if answer.Result != why.Lacks {
 			return none, nil, nil
+		}
+		for _, name := range waiting.Unallocated(pod, k.cluster) { // The cache of claims can be late.
+			claim, err := k.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil || claim.Status.Allocation != nil {
+				return none, nil, err
+			}
 		}
 		return answer, nil, nil
 	}

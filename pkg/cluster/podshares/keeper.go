@@ -235,7 +235,11 @@ func (k *Keeper) ensure(
 	}
 	count[name.Namespace]++
 	client := k.client.ResourceV1().ResourceClaimTemplates(name.Namespace)
-	_, err := client.Create(ctx, want, metav1.CreateOptions{})
+	made, err := client.Create(ctx, want, metav1.CreateOptions{})
+	if err == nil && !equality.Semantic.DeepEqual(made.Spec, want.Spec) {
+		return errors.Join(errors.New("the API server stores it with another content, because of its feature gate "+
+			"DRAConsumableCapacity or of a mutating policy"), k.remove(ctx, made))
+	}
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/record"
 	dracel "k8s.io/dynamic-resource-allocation/cel"
@@ -237,6 +238,34 @@ func TestKeeper_TenantWithManyAmounts_IsBounded(t *testing.T) {
 		found := e.recorded()
 		if len(found) < mostTemplates || !strings.Contains(found[0], "has 64 templates of shares already") {
 			t.Errorf("%d Events %q", len(found), found[:min(1, len(found))])
+		}
+	})
+}
+
+// TestKeeper_ServerDropsCapacity_NoTemplateAndFewWrites has an API server whose gate DRAConsumableCapacity is off. A claim of such a
+// template would get a whole GPU.
+func TestKeeper_ServerDropsCapacity_NoTemplateAndFewWrites(t *testing.T) {
+	inBubble(t, controllertest.Machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.Admit = func(o *unstructured.Unstructured) {
+			if o.GetKind() == "ResourceClaimTemplate" {
+				unstructured.RemoveNestedField(o.Object, "spec", "spec", "devices", "requests")
+			}
+		}
+		e.pod("a", ten)
+		e.Forget()
+		controllertest.Pass(5 * time.Minute)
+		e.want("capacity is dropped")
+		writes := 0
+		for _, w := range e.Written() {
+			if strings.Contains(w, "resourceclaimtemplates") {
+				writes++
+			}
+		}
+		if writes == 0 || writes > 30 {
+			t.Errorf("%d writes in five minutes", writes)
+		}
+		if found := strings.Join(e.recorded(), "\n"); !strings.Contains(found, "DRAConsumableCapacity") {
+			t.Errorf("the Events: %s", found)
 		}
 	})
 }

@@ -38,7 +38,8 @@ func Template(driver, namespace, name string, sizes []int64) *resourceapi.Resour
 	m := templateName.FindStringSubmatch(name)
 	thousandths, _ := strconv.ParseInt(m[2], 10, 64)
 	capacity := func(mebibytes int64) *resourceapi.CapacityRequirements {
-		memory := resource.NewQuantity(mebibytes<<20, resource.BinarySI)
+		const most = 1 << 42 // No policy gives a name with more.
+		memory := resource.NewQuantity(min(mebibytes, most)<<20, resource.BinarySI)
 		c := map[resourceapi.QualifiedName]resource.Quantity{"memory": *memory}
 		if m[3] != "" {
 			c["compute"] = resource.MustParse(m[3])

@@ -85,6 +85,9 @@ func (u PodUses) placeable(pod, out *corev1.Pod) {
 	in, to := &pod.Spec, &out.Spec
 	to.NodeSelector, to.Tolerations = in.NodeSelector, in.Tolerations
 	to.SchedulingGates, to.SchedulerName = in.SchedulingGates, in.SchedulerName
+	if owner := metav1.GetControllerOf(pod); owner != nil && u.Explain {
+		out.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
 			if !u.Explain && !u.Preempt {

@@ -78,7 +78,8 @@ func (a *Answer) Consider(
 			switch {
 			case h.Pod == nil:
 				lower = false
-				if h.Err != nil || !known {
+				// Pods of other namespaces are not named to the pod's users, and were not read.
+				if (h.Err != nil || !known) && (o.Reader == "" || name.Namespace == o.Reader) {
 					unread = name.String()
 				}
 			case lower && priority(h.Pod) >= priority(pod):
@@ -141,6 +142,8 @@ func (c *Cluster) end(
 			"concurrencyPolicy: Replace or Forbid", name, owner.Name)
 	case owner.Kind == "Job" || owner.Kind == "CronJob":
 		return ""
+	case h.Pod.Spec.RestartPolicy != "" && h.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways:
+		return "" // Its processes end, as in the jobs of other projects.
 	case owner.Kind == "DaemonSet":
 		return fmt.Sprintf("DaemonSet %s keeps pod %s running: keep it off the node", owner.Name, name)
 	}

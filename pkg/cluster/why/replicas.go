@@ -79,7 +79,13 @@ func (a *asker) place(ctx context.Context, answer *Answer, s Subject, n nodes, c
 	if s.Pod == nil || at < 0 {
 		return
 	}
-	for i, allocation := range a.Place(ctx, n.open[at].Node, nil, claims).Allocations {
+	placed := a.Place(ctx, n.open[at].Node, nil, claims)
+	if placed.Outcome != ask.Yes { // The next pod would get the same devices.
+		*answer = Answer{Subject: answer.Subject}
+		answer.undecided("because the search takes long")
+		return
+	}
+	for i, allocation := range placed.Allocations {
 		claim := claims[i].DeepCopy()
 		claim.Status.Allocation = &allocation
 		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: s.Pod.Name}}

@@ -125,6 +125,12 @@ func (a *Answer) closed(by *asker, s Subject, w wanted) {
 		a.wait("its claims have devices, and the nodes of these devices do not take it", out...)
 		return
 	}
+	for _, c := range w.allocated {
+		if len(having(by.Nodes, []*resourceapi.ResourceClaim{c})) == 0 {
+			a.wait(fmt.Sprintf("the node with the devices of claim %s does not exist", ask.NameOf(c)))
+			return
+		}
+	}
 	// The scheduler frees a claim that no other pod uses, if its devices are of a wrong node.
 	used := slices.DeleteFunc(slices.Clone(w.allocated), func(c *resourceapi.ResourceClaim) bool {
 		return !slices.ContainsFunc(c.Status.ReservedFor, func(r resourceapi.ResourceClaimConsumerReference) bool {

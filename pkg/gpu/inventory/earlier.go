@@ -19,7 +19,9 @@ const labelSave host.Label = "inventory.save"
 
 // saved is the content of Options.File.
 type saved struct {
-	Boot     string       `json:"boot"`
+	Boot string `json:"boot"`
+	// Bindings are those from before the scan: another load of the driver gives other numbers and partitions.
+	Bindings string       `json:"bindings"`
 	Snapshot gpu.Snapshot `json:"snapshot"`
 }
 
@@ -31,7 +33,7 @@ func (i *Inventory) save(ctx context.Context, s gpu.Snapshot) {
 	boot, err := i.o.Host.BootID()
 	var data []byte
 	if err == nil {
-		data, err = json.Marshal(saved{boot, s})
+		data, err = json.Marshal(saved{boot, i.bindings, s})
 	}
 	if err == nil {
 		err = i.o.Host.WriteAtomic(labelSave, i.o.File, data, 0o600)
@@ -50,7 +52,8 @@ func (i *Inventory) earlier() gpu.Snapshot {
 	boot, bootErr := i.o.Host.BootID()
 	data, err := i.o.Host.ReadFile(i.o.File)
 	var s saved
-	if errors.Join(bootErr, err) != nil || json.Unmarshal(data, &s) != nil || s.Boot != boot {
+	if errors.Join(bootErr, err) != nil || json.Unmarshal(data, &s) != nil || s.Boot != boot ||
+		s.Bindings != Bindings(i.o.SysRoot) {
 		return gpu.Snapshot{}
 	}
 	i.peers, i.silent = map[[2]string]bool{}, map[string]int{}

@@ -91,6 +91,8 @@ type Inventory struct {
 	o Options
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
+	// bindings are those from before the last scan.
+	bindings string
 	// minors are read from the driver's files.
 	minors minorNumbers
 	// reading has the attempts to read GPUs, by NVML's index, linking those to ask for their peers, by PCI address.

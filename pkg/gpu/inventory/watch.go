@@ -61,6 +61,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 	repeated := false       // whether the first scan was repeated
 	for first := true; ; {
 		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
+		i.bindings = Bindings(i.o.SysRoot)
 		i.scan(ctx, &now, func() {
 			if silent++; silent == pollsToUnknown {
 				last.err, last.snapshot, first = ErrHealthUnknown, known, false
