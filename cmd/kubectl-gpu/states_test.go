@@ -283,6 +283,9 @@ func coreStates() []coreState {
 			never: []string{"nothing is left to allocate", "no pod uses them", "Delete the claim"}},
 		{object: pod, state: state{"has two claims of different nodes, which other pods use", true, apart("u", "v"), "", "no node can run it while other pods use claims of several nodes", "", ""},
 			never: []string{"nothing is left to allocate", "frees"}},
+		{object: pod, state: state{"has a claim whose node is gone", true, both(apart(), func(e *env) {
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}
+		}), "", "the node with the devices of claim team-a/first does not exist", "", ""}, never: []string{"different nodes"}},
 		{object: pod, state: state{"was bound by spec.nodeName, and nothing allocated its claim", true, func(e *env) {
 			old(e)
 			c := e.want()
@@ -342,6 +345,10 @@ func coreStates() []coreState {
 		{object: owner, state: state{"is another Job", false, both(holds(older("Job", "train")), func(e *env) {
 			e.object("jobs", "train", batchv1.Job{TypeMeta: metav1.TypeMeta{Kind: "Job", APIVersion: "batch/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train", UID: "u"}})
 		}), "", "wait until it ends", "", ""}},
+		{object: owner, state: state{"is a job of another project", false, holds(func(p *corev1.Pod) {
+			older("PyTorchJob", "train")(p)
+			p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+		}), "", "wait until it ends", "", ""}, never: []string{"scale it down"}},
 		{object: owner, state: state{"is the CronJob of the pod", false, both(holds(older("Job", "nightly-1")), cron), "", "an earlier run of CronJob nightly", "", ""}},
 
 		{object: node, state: state{"is cordoned", true, node1(func(n *corev1.Node) { n.Spec.Unschedulable = true }), "the node is cordoned", "kubectl uncordon n1", "", ""},

@@ -259,21 +259,26 @@ func (k *Keeper) explain(
 	ctx context.Context, objects controller.Objects, pod *corev1.Pod, now time.Time,
 ) (why.Answer, []string, error) {
 	none := why.Answer{Result: why.Settled}
+	about := subject{Classes: waiting.NewClasses(k.o.Driver, objects.Classes)}
 	if pod.Spec.NodeName != "" {
 		answer := (&why.Cluster{Classes: objects.Classes, Nodes: objects.Nodes, Claims: objects.Claims}).Bound(pod,
 			k.o.Driver)
 		if answer.Result != why.Lacks {
 			return none, nil, nil
 		}
-		for _, name := range waiting.Unallocated(pod, k.cluster) { // The cache of claims can be late.
+		names := waiting.Unallocated(pod, k.cluster)
+		for _, name := range names { // The cache of claims can be late.
 			claim, err := k.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || claim.Status.Allocation != nil {
 				return none, nil, err
 			}
+			about.found(claim.Spec.Devices)
+		}
+		if len(names) > 0 && !about.ours {
+			return none, nil, nil
 		}
 		return answer, nil, nil
 	}
-	about := subject{Classes: waiting.NewClasses(k.o.Driver, objects.Classes)}
 	c := &why.Cluster{Slices: objects.Slices, Classes: objects.Classes, Events: k.refusals(pod)}
 	if objects.Server.Minor != 0 {
 		c.ServerVersion = objects.Server.String()

@@ -407,6 +407,14 @@ func TestKeeper_Situation_SaysWhy(t *testing.T) {
 			e.hold(whytest.Namespace, "train-0", 1)
 			e.wait("p", 2)
 		}, says: []string{"claims team-a/train-0 (pod train-0, 3 h), 1 of other namespaces must end (pod train-0 does not exist any more: kube-controller-manager releases its claim, wait for the other pods)"}, not: []string{"secret", "hidden"}},
+		"an older pod of its Deployment": {prepare: func(e *env) {
+			e.hold(whytest.Namespace, "train-0", 2)
+			owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: new(true)}}
+			older := whytest.Pod("train-0")
+			older.Spec.NodeName, older.Status.Phase, older.OwnerReferences = "n1", corev1.PodRunning, owner
+			e.create(older)
+			e.wait("p", 1, func(p *corev1.Pod, _ *resourceapi.ResourceClaim) { p.OwnerReferences = owner })
+		}, says: []string{"pod train-0 is an older pod of Deployment web"}, not: []string{"scale it down"}},
 		"an extended resource": {prepare: func(e *env) {
 			e.hold(whytest.Namespace, "train-0", 2)
 			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
@@ -659,6 +667,24 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 			e.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(n)}
 		}
 	}
+	starts := func(p *corev1.Pod) {
+		p.Status.Phase, p.Spec.Containers[0].Resources = corev1.PodPending, corev1.ResourceRequirements{}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("c")}}
+	}
+	// unallocated has the pod's claim without devices in the cache, and maybe with devices in the API server.
+	unallocated := func(class string, late bool) func(*env) {
+		return func(e *env) {
+			e.Classes = append(e.Classes, &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{Selectors: whytest.Selectors(`device.driver == "nic.example.com"`)},
+			})
+			c := whytest.Claim("c", class, 1)
+			e.Claims = append(e.Claims, c)
+			if c = c.DeepCopy(); late {
+				c.Status.Allocation = &resourceapi.AllocationResult{}
+			}
+			e.create(c)
+		}
+	}
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
 		world  func(*env)
@@ -686,6 +712,9 @@ func TestKeeper_BoundPods_EventIfTheyLackGPUs(t *testing.T) {
 		"of a device plugin that is gone": {nil, node("0"), nil},
 		"on a node that is not known":     {func(p *corev1.Pod) { p.Spec.NodeName = "n9" }, nil, nil},
 		"without a class":                 {nil, func(e *env) { e.Classes[0].Spec.ExtendedResourceName = nil }, nil},
+		"whose claim has no devices":      {starts, unallocated(whytest.GPUs, false), []string{"is on node n1 without devices for claim c"}},
+		"whose devices the cache lacks":   {starts, unallocated(whytest.GPUs, true), nil},
+		"whose claim is another driver's": {starts, unallocated("nic", false), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

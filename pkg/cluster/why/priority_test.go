@@ -30,6 +30,7 @@ func TestConsider_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
 		unread  bool
 		never   bool
 		without bool
+		foreign bool
 		want    string
 	}{
 		"on":      {value: "true", want: higher + ", but this driver does (chart value preemption.enabled)"},
@@ -38,6 +39,8 @@ func TestConsider_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
 		"Never":   {value: "true", never: true, want: higher + ", and its preemptionPolicy is Never"},
 		"equal":   {value: "true", holder: 10},
 		"unread":  {value: "true", unread: true, want: "its priority was not compared, because pod team-a/notebook-3 could not be read"},
+		// Its users do not read the names of pods of other namespaces.
+		"of another namespace": {value: "true", foreign: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: driver}}
@@ -61,7 +64,11 @@ func TestConsider_HoldersBelow_NoteSaysWhoPreempts(t *testing.T) {
 					pods[name] = read.Holder{Pod: p}
 				}
 			}
-			a.Consider(cluster, why.Options{Driver: driver}, high, nil, pods)
+			o := why.Options{Driver: driver}
+			if c.foreign {
+				o.Reader, high.Namespace, pods = "team-b", "team-b", nil
+			}
+			a.Consider(cluster, o, high, nil, pods)
 			got := strings.Join(a.Notes, "\n")
 			if !strings.HasPrefix(strings.ToLower(got), strings.ToLower(c.want)) || (c.want == "") != (got == "") {
 				t.Errorf("notes: %q; expected %q", got, c.want)
