@@ -439,6 +439,11 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_GPULosesLimits_SetAgain",
 	},
 	{
+		Name: "memory limits: one that is lost during an attempt stays lost", File: "pkg/claim/memorylimit/memorylimit.go",
+		Old: "	now.due = was.due", New: "	_ = was.due",
+		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_LostDuringAnAttempt_SetAgain",
+	},
+	{
 		Name: "memory limits: one that failed is not tried again", File: "pkg/claim/memorylimit/memorylimit.go",
 		Old: "return o.refused })", New: "return false })",
 		Package: "./pkg/claim/memorylimit", Test: "TestLimiter_SetFails_IsTriedAgain",

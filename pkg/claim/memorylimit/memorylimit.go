@@ -241,6 +241,10 @@ func (l *Limiter) open(asked []memorylimit.Request) map[string]gpuWork {
 		if o := l.set[at]; o.bytes == one.bytes && !o.due || l.busy[at.address] {
 			continue
 		}
+		if o, known := l.set[at]; known {
+			o.due = false
+			l.set[at] = o
+		}
 		work := out[at.address]
 		work.uuid = uuids[at.address]
 		work.limits = append(work.limits, *one)
@@ -297,6 +301,7 @@ func (l *Limiter) note(at target, now outcome) (was outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was = l.set[at]
+	now.due = was.due // It can be lost again during the attempt.
 	l.set[at] = now
 	return was
 }

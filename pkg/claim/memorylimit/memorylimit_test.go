@@ -256,6 +256,36 @@ func TestLimiter_GPULosesLimits_SetAgain(t *testing.T) {
 	}
 }
 
+// TestLimiter_LostDuringAnAttempt_SetAgain has a GPU lose a limit while it is set.
+func TestLimiter_LostDuringAnAttempt_SetAgain(t *testing.T) {
+	e := newEnv(t)
+	l := e.limiter()
+	asked := []memorylimit.Request{e.container("a", 0, "a", gib)}
+	address := asked[0].Address
+	first := l.open(asked)[address].limits[0]
+	l.finish(t.Context(), first, nil)
+	lost := func() {
+		if err := l.Keep(t.Context(), gpu.GPU{PCIAddress: address}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost()
+	again := l.open(asked)[address].limits
+	if len(again) != 1 {
+		t.Fatalf("a lost limit is set again %d times", len(again))
+	}
+	lost()
+	l.finish(t.Context(), again[0], nil)
+	last := l.open(asked)[address].limits
+	if len(last) != 1 {
+		t.Fatal("a limit that is lost during an attempt stays lost")
+	}
+	l.finish(t.Context(), last[0], nil)
+	if more := l.open(asked); len(more) > 0 {
+		t.Errorf("limits that are set are set again: %v", more)
+	}
+}
+
 // TestLimiter_SetFails_IsTriedAgain lets the driver refuse a limit for a while. It is reported once.
 func TestLimiter_SetFails_IsTriedAgain(t *testing.T) {
 	const query = "nvmlDeviceSetMemoryLimits_v1"
