@@ -46,49 +46,58 @@ func (a Asker) TooFew(
 	requests = slices.DeleteFunc(slices.Clone(requests), func(q Request) bool {
 		return q.Class == nil || q.Admin() || q.Alternative() || q.Devices() == 0
 	})
-	r := room{counted: requests[:min(len(requests), bits.UintSize)], left: n.left(released)}
-	for i, q := range r.counted {
-		if err := a.candidates(ctx, n, released, &r, i, q); err != nil {
-			r.counted = r.counted[:i]
-			if short := r.short(); short != nil {
-				return short, nil
-			}
-			return nil, err
-		}
+	r := room{counted: requests[:min(len(requests), bits.UintSize)], left: n.left(released), sets: map[setID][]option{}}
+	err := a.options(ctx, n, released, &r)
+	if short := r.short(); short != nil {
+		return short, nil
 	}
-	return r.short(), nil
+	return nil, err
 }
 
-// candidates adds the devices that a request could get.
-func (a Asker) candidates(
-	ctx context.Context, n *Node, released sets.Set[types.NamespacedName], r *room, request int, q Request,
-) error {
-	expressions := q.Expressions()
+// options finds the devices that the requests could get. After an error only the requests before its own count.
+func (a Asker) options(
+	ctx context.Context, n *Node, released sets.Set[types.NamespacedName], r *room,
+) (first error) {
+	expressions := make([][]string, len(r.counted))
+	for k, q := range r.counted {
+		expressions[k] = q.Expressions()
+	}
 	for _, s := range n.Slices {
 		id := s.id()
 		for i, d := range s.Spec.Devices {
-			used, shared := n.inUse(id, d.Name, released), ptr.Deref(d.AllowMultipleAllocations, false)
+			used := n.inUse(id, d.Name, released)
 			if n.whole(id, d.Name, released) || !used && len(r.left[id].Lacking(d)) > 0 {
 				continue
 			}
-			failed, err := a.Failing(ctx, expressions, s.Candidate(i))
-			if err != nil {
-				return err
+			o, set := option{}, setID{ID: id}
+			if len(d.ConsumesCounters) > 0 && !used {
+				set.set, o.use = d.ConsumesCounters[0].CounterSet, d.ConsumesCounters[0].Counters
 			}
-			if failed != "" || len(Untolerated(d, q.Tolerations)) > 0 {
+			for k, q := range r.counted {
+				failed, err := a.Failing(ctx, expressions[k], s.Candidate(i))
+				switch {
+				case err != nil:
+					r.counted, first = r.counted[:k], err
+				case failed != "" || len(Untolerated(d, q.Tolerations)) > 0:
+				case ptr.Deref(d.AllowMultipleAllocations, false) && !takesAll(q, d):
+					r.open |= 1 << k
+				default:
+					o.requests |= 1 << k
+				}
+				if err != nil {
+					break
+				}
+			}
+			if o.requests == 0 {
 				continue
 			}
-			if shared && !takesAll(q, d) {
-				r.open |= 1 << request
-				return nil
-			}
-			r.add(request, id, d, used)
-			if len(r.counted) == 1 && q.Devices() == 1 {
-				return nil
+			r.sets[set] = append(r.sets[set], o)
+			if len(r.counted) == 1 && r.counted[0].Devices() == 1 {
+				return first // The common question.
 			}
 		}
 	}
-	return nil
+	return first
 }
 
 // takesAll reports whether a request takes all of a capacity of a shared device of which each request takes a part.
@@ -107,17 +116,16 @@ func takesAll(q Request, d resourceapi.Device) bool {
 	return all
 }
 
-// room bounds how many devices of each request a node can give at once. The devices of one counter set compete for it.
-// The bound is exact where each device draws on one set: it tries what the sets can give, but never which of several
-// equal devices. That is why it answers in a moment where the scheduler's allocator tries all orders.
+// room bounds how many devices of each request a node can give at once. The devices of one counter set compete for it,
+// and the sets do not. So it adds up numbers of each set, where the scheduler's allocator tries all devices of the node
+// in every order.
 type room struct {
 	counted []Request
 	left    map[pool.ID]pool.Counters
 	// open has the requests without a bound.
 	open uint64
-	// sets has the devices by counter set, index their place by pool and name.
-	sets  map[setID][]option
-	index map[setID]map[string]int
+	// sets has the devices by counter set.
+	sets map[setID][]option
 }
 
 type setID struct {
@@ -129,26 +137,6 @@ type setID struct {
 type option struct {
 	use      map[string]resourceapi.Counter
 	requests uint64
-}
-
-func (r *room) add(request int, id pool.ID, d resourceapi.Device, used bool) {
-	if r.sets == nil {
-		r.sets, r.index = map[setID][]option{}, map[setID]map[string]int{}
-	}
-	key, use := setID{ID: id}, map[string]resourceapi.Counter(nil)
-	if len(d.ConsumesCounters) > 0 && !used {
-		key.set, use = d.ConsumesCounters[0].CounterSet, d.ConsumesCounters[0].Counters
-	}
-	if r.index[key] == nil {
-		r.index[key] = map[string]int{}
-	}
-	at, ok := r.index[key][d.Name]
-	if !ok {
-		at = len(r.sets[key])
-		r.index[key][d.Name] = at
-		r.sets[key] = append(r.sets[key], option{use: use})
-	}
-	r.sets[key][at].requests |= 1 << request
 }
 
 // maxSteps limits the search of a bound. If it needs more, it finds none.
