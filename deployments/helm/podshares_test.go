@@ -26,8 +26,8 @@ import (
 
 // podShares are the policies of the chart for pods without a claim, as an API server evaluates them.
 type podShares struct {
-	change   *podsharestest.Policy
-	validate policy
+	change          *podsharestest.Policy
+	validate, label policy
 }
 
 func loadPodShares(t *testing.T, args ...string) podShares {
@@ -49,7 +49,8 @@ func loadPodShares(t *testing.T, args ...string) podShares {
 			t.Fatalf("%s differs from the chart (%v): run go test ./helm -run PodShares -update", golden, err)
 		}
 	}
-	out := podShares{validate: policiesIn(t, policyEnv(t), manifest, "gpu-dra-driver-")["pod-shares"]}
+	policies := policiesIn(t, policyEnv(t), manifest, "gpu-dra-driver-")
+	out := podShares{validate: policies["pod-shares"], label: policies["pod-shares-label"]}
 	var err error
 	if out.change, err = podsharestest.Read(manifest); err != nil {
 		t.Fatal(err)
@@ -458,6 +459,35 @@ func TestPodShares_Policies_TypeCheckAndMatch(t *testing.T) {
 		p.typeChecks(t)
 		if !slices.ContainsFunc(p.spec.MatchConditions, isInstalled) || !strings.HasSuffix(text(t, p.spec.MatchConstraints.NamespaceSelector), `/pod-shares":"true"}}`) {
 			t.Errorf("%q: %s", args, text(t, p.spec.MatchConstraints))
+		}
+	}
+}
+
+// TestPodShares_LabelInOtherNamespaces_Refused has pods that were not changed by the policy, so that the controller would write
+// templates for whom may create pods only.
+func TestPodShares_LabelInOtherNamespaces_Refused(t *testing.T) {
+	p := loadPodShares(t).label
+	p.typeChecks(t)
+	if got := text(t, p.spec.MatchConstraints); !slices.ContainsFunc(p.spec.MatchConditions, isInstalled) ||
+		!strings.Contains(got, `"operator":"NotIn","values":["true"]`) || !strings.Contains(got, `"operator":"Exists"`) {
+		t.Errorf("it matches %s", got)
+	}
+	with, without := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"gpu.nvidia.com/pod-shares": "true"}}}, &corev1.Pod{}
+	for name, c := range map[string]struct {
+		operation string
+		old       *corev1.Pod
+		denied    bool
+	}{
+		"a new pod":                    {"CREATE", nil, true},
+		"the label is added":           {"UPDATE", without, true},
+		"the namespace lost its label": {"UPDATE", with, false},
+	} {
+		in := map[string]any{"object": asMap(t, with), "request": map[string]any{"operation": c.operation}, "oldObject": nil}
+		if c.old != nil {
+			in["oldObject"] = asMap(t, c.old)
+		}
+		if _, denied := p.decide(t, in); (denied != "") != c.denied {
+			t.Errorf("%s: %q", name, denied)
 		}
 	}
 }
