@@ -24,7 +24,7 @@ const (
 // workload is a kind of pods, one claim each.
 type workload struct {
 	name string
-	// request is nil for an extended resource, and for no device. The claim has it and more.
+	// request is nil for an extended resource, and for no device. more has further requests of the claim.
 	request  *resourceapi.ExactDeviceRequest
 	more     []*resourceapi.ExactDeviceRequest
 	none     bool // it asks for no device
