@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fails while a page has a placeholder, or the changelog lacks the version. A prerelease such as 1.2.3-rc.1 has the changes under
+# Fails while hack/owner.yaml or what it generates has a placeholder, or the changelog lacks the version. A prerelease such as 1.2.3-rc.1 has the changes under
 # Unreleased. Usage: check-release.sh VERSION
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
-if git grep -n PLACEHOLDER -- '*.md' .github >&2; then
-  echo "release: fill in these placeholders: who maintains the project, and where to report" >&2
+if git grep -n PLACEHOLDER -- hack/owner.yaml '*.md' .github OWNERS SECURITY_CONTACTS >&2; then
+  echo "release: fill in hack/owner.yaml, and run make generate" >&2
   failed=1
 fi
 if [[ $1 != *-* ]] && ! grep -q "^## $1\$\|^## $1 " CHANGELOG.md; then

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command refdocs writes the generated Markdown: the pages of docs/reference.
+// Command refdocs writes the generated Markdown: the pages of docs/reference, and what names the project's owner.
 package main
 
 import (
@@ -29,7 +29,7 @@ func write(root string) error {
 		return err
 	}
 	for name, text := range all {
-		if err := os.WriteFile(filepath.Join(root, "docs/reference", name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}

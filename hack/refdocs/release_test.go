@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,11 +145,17 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	if out, err := run(dir); err != nil {
 		t.Errorf("complete pages: %v: %s", err, out)
 	}
-	write("SECURITY.md", "Write to PLACEHOLDER: address.\n")
-	if out, err := run(dir); err == nil || !strings.Contains(out, "SECURITY.md:1") || !strings.Contains(out, "fill in") {
-		t.Errorf("with a placeholder: %v: %s", err, out)
+	for _, name := range []string{"SECURITY.md", "hack/owner.yaml", "OWNERS"} {
+		write(name, "PLACEHOLDER\n")
+		add := exec.CommandContext(t.Context(), "git", "-C", dir, "add", "-A")
+		if out, err := add.CombinedOutput(); err != nil {
+			t.Fatalf("git add: %v: %s", err, out)
+		}
+		if out, err := run(dir); err == nil || !strings.Contains(out, name+":1") || !strings.Contains(out, "fill in hack/owner.yaml") {
+			t.Errorf("with a placeholder in %s: %v: %s", name, err, out)
+		}
+		write(name, "\n")
 	}
-	write("SECURITY.md", "\n")
 	write("CHANGELOG.md", "## Unreleased\n")
 	if out, err := run(dir); err == nil || !strings.Contains(out, "CHANGELOG.md has no heading '## 1.2.3'") {
 		t.Errorf("without an entry of the version: %v: %s", err, out)
@@ -157,12 +164,39 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	if out, err := run(dir); err != nil {
 		t.Errorf("a prerelease without an entry of its own: %v: %s", err, out)
 	}
-	security, err := os.ReadFile("../../SECURITY.md")
+}
+
+// TestRelease_OwnersFile_FillsEveryPage fills in a copy of hack/owner.yaml. No other file then has a placeholder.
+func TestRelease_OwnersFile_FillsEveryPage(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"MAINTAINERS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "hack/owner.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "hack/owner.yaml" {
+			text = []byte("repository: https://git.example.com/team/driver\nsecurity: security@example.com\nanswerDays: 5\n" +
+				"conduct: conduct@example.com\nmaintainers:\n- {name: A. Person, account: aperson, area: all}\n")
+		}
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := ownerPages(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := run("../..")
-	if strings.Contains(string(security), "PLACEHOLDER") && (err == nil || !strings.Contains(out, "SECURITY.md:3")) {
-		t.Errorf("SECURITY.md has a placeholder, and the check says: %v: %s", err, out)
+	for name, want := range map[string]string{
+		"MAINTAINERS.md":                    "| A. Person | aperson | all |\n",
+		"SECURITY.md":                       "in private to security@example.com. You get an answer within 5 days.\n",
+		"CODE_OF_CONDUCT.md":                "in private to conduct@example.com.\n",
+		"OWNERS":                            "approvers:\n- aperson\nreviewers:\n- aperson\n",
+		"SECURITY_CONTACTS":                 "\naperson\n",
+		".github/ISSUE_TEMPLATE/config.yml": "url: https://git.example.com/team/driver/security/policy\n",
+	} {
+		if text := files[name]; !strings.Contains(text, want) || strings.Contains(text, "PLACEHOLDER") {
+			t.Errorf("%s lacks %q:\n%s", name, want, text)
+		}
 	}
 }
