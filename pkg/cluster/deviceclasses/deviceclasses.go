@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/wire"
 )
 
 // ManagedBy is the label of the classes that this package builds; its value is the driver's name. The controller never
@@ -41,7 +42,8 @@ type Options struct {
 	// GPUs enables the class of all GPUs, which the chart also creates, with the extended resource name GPUResource.
 	GPUs        bool
 	GPUResource string
-	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name.
+	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name,
+	// and no class of renamed shares.
 	ResourcePrefix string
 }
 
@@ -62,21 +64,45 @@ func Build(
 		what, name       string
 		kind             gpu.Kind
 		attribute, value string
+		// profile also selects shares whose name has it.
+		profile string
 	}
+	const renamed = string(wire.SharedResourceAttribute)
 	choices := map[choice]int{}
 	for k, nodes := range publishers {
 		switch {
+		case k.Resource != "":
+			if o.ResourcePrefix == "" || k.Resource == o.GPUResource {
+				continue
+			}
+			profile := ""
+			if k.Resource == o.profileResource(k.Profile)+".shared" {
+				profile = k.Profile
+			}
+			name := o.sharesName(k.Resource)
+			choices[choice{"shares", name, k.Type, renamed, k.Resource, profile}] += nodes
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
-			choices[choice{"model", o.modelName(k.Product), k.Type, "productName", k.Product}] += nodes
+			choices[choice{"model", o.modelName(k.Product), k.Type, "productName", k.Product, ""}] += nodes
 		case k.Type == gpu.KindMIG && gpu.ValidProfile(k.Profile) && o.Profiles:
-			choices[choice{"MIG profile", o.profileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
+			choices[choice{"MIG profile", o.profileName(k.Profile), k.Type, "profile", k.Profile, ""}] += nodes
 		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
 			size := strconv.Itoa(k.GPUs)
-			choices[choice{"NVLink groups of", "nvlink-" + size + "." + o.Driver, k.Type, "gpuCount", size}] += nodes
+			name := "nvlink-" + size + "." + o.Driver
+			choices[choice{"NVLink groups of", name, k.Type, "gpuCount", size, ""}] += nodes
 		}
 	}
+	of := func(c choice) *resourceapi.DeviceClass {
+		class := o.class(c.name, c.kind, "profile", c.profile, c.attribute, c.value)
+		switch {
+		case c.attribute == renamed:
+			class.Spec.ExtendedResourceName = &c.value
+		case c.kind == gpu.KindMIG && o.ResourcePrefix != "":
+			class.Spec.ExtendedResourceName = new(o.profileResource(c.value))
+		}
+		return class
+	}
 	if o.GPUs {
-		c := o.class(o.Driver, gpu.KindGPU, "", "")
+		c := o.class(o.Driver, gpu.KindGPU)
 		if o.GPUResource != "" {
 			c.Spec.ExtendedResourceName = &o.GPUResource
 		}
@@ -85,8 +111,7 @@ func Build(
 	exists := map[choice]int{}
 	for c := range choices {
 		if class := existing[c.name]; class != nil &&
-			equality.Semantic.DeepEqual(class.Spec.Selectors,
-				o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
+			equality.Semantic.DeepEqual(class.Spec.Selectors, of(c).Spec.Selectors) {
 			exists[c] = 1
 		}
 	}
@@ -96,7 +121,7 @@ func Build(
 			cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
 	}) {
 		nodes := choices[c]
-		if _, taken := made[c.name]; taken && c.kind == gpu.KindGPU {
+		if _, taken := made[c.name]; taken && c.attribute == "productName" {
 			c.name = o.distinctName(c.value)
 		}
 		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
@@ -110,18 +135,13 @@ func Build(
 			continue
 		}
 		made[c.name] = c.value
-		class := o.class(c.name, c.kind, c.attribute, c.value)
-		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
-			// As the device plugin does.
-			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + strings.ReplaceAll(c.value, "+", "."))
-		}
-		classes = append(classes, Class{class, nodes})
+		classes = append(classes, Class{of(c), nodes})
 	}
 	return classes, problems
 }
 
 // reserved matches the beginnings of names of other classes than those of models.
-var reserved = regexp.MustCompile(`^(mig|nvlink|monitor)(-|$)`)
+var reserved = regexp.MustCompile(`^(mig|nvlink|monitor|shares)(-|$)`)
 
 // hashLength is the length of a hyphen and the hash in a model's name.
 const hashLength = 7
@@ -168,17 +188,32 @@ func (o Options) profileName(profile string) string {
 	return "mig-" + ProfileLabel(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 
+// profileResource is the extended resource of a profile, as the device plugin spells it.
+func (o Options) profileResource(profile string) string {
+	return o.ResourcePrefix + strings.ReplaceAll(profile, "+", ".")
+}
+
+// sharesName is the name of the class of renamed shares: shares-gpu.shared.nvidia.com for nvidia.com/gpu.shared.
+func (o Options) sharesName(resource string) string {
+	_, name, _ := strings.Cut(resource, "/")
+	return "shares-" + name + "." + strings.TrimPrefix(o.Driver, "gpu.")
+}
+
 // ProfileLabel spells a profile for class names: "+" becomes "." and "-" becomes "-no-", as in names of devices.
 func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
 }
 
-// class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
+// class selects by driver first, then by attributes with a value, each before its value. A selector that fails on one
 // device fails every allocation that reaches this device.
-func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
+func (o Options) class(name string, kind gpu.Kind, equal ...string) *resourceapi.DeviceClass {
 	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver,
 		string(kind))
-	if attribute != "" {
+	for pair := range slices.Chunk(equal, 2) {
+		attribute, value := pair[0], pair[1]
+		if value == "" {
+			continue
+		}
 		if kind != gpu.KindGroup { // A group's size is an int.
 			value = strconv.Quote(value)
 		}

@@ -21,6 +21,9 @@ type Kind struct {
 	Profile string
 	// GPUs is the size of a group, and 1 for other devices.
 	GPUs int
+	// Resource is the extended resource of shares that a node's settings rename. Only Publishers has it, in kinds
+	// beside those of the devices with these shares.
+	Resource string
 }
 
 // KindOf reads the kind of a device of this driver. It reads only strings: no selector of a DeviceClass finds the same

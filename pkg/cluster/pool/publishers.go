@@ -22,6 +22,7 @@ func (p Pool) kinds() sets.Set[Kind] {
 	out := sets.New[Kind]()
 	for _, s := range p.Slices {
 		out.Insert(s.Shape.Kinds...)
+		out.Insert(s.Shape.renamed...)
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
 )
@@ -40,8 +41,10 @@ type Shape struct {
 	// one slice.
 	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
-	Kinds  []Kind
-	places []Place
+	Kinds []Kind
+	// renamed are the kinds of devices with shares under another extended resource.
+	renamed []Kind
+	places  []Place
 	// Pool.With adds these.
 	possible []*Shape
 	// layouts are the MIG layouts of the whole GPUs.
@@ -66,7 +69,11 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		if slices.ContainsFunc(d.Taints, wire.OfNow) {
 			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), wire.OfNow)
 		}
-		s.Kinds = append(s.Kinds, KindOf(d))
+		kind := KindOf(d)
+		s.Kinds = append(s.Kinds, kind)
+		if name := Text(d, wire.SharedResourceAttribute); sharing.ValidResource(name) {
+			s.renamed = append(s.renamed, Kind{Type: kind.Type, Profile: kind.Profile, GPUs: 1, Resource: name})
+		}
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)
 	s.shareable = slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool {

@@ -368,19 +368,19 @@ var attributes = []attribute{
 			return "container"
 		})},
 	{Entry{
-		Name:    "renameByDefault",
-		Type:    "bool",
+		Name:    string(wire.SharedResourceAttribute),
+		Type:    "string",
 		Devices: gpuOrMIG,
 		Source:  "the node's settings",
-		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks " +
-			"-SHARED. Missing otherwise.",
+		Meaning: "The extended resource of the device's shares if the node's sharing settings rename it, such as " +
+			"nvidia.com/gpu.shared. The node's label of the product then lacks -SHARED. Missing otherwise.",
 	},
-		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
-			if s.offer == nil || !s.offer.Renamed {
-				return nil, ""
+		text(func(s attributeSource) string {
+			if s.offer == nil {
+				return ""
 			}
-			return &resourceapi.DeviceAttribute{BoolValue: new(true)}, ""
-		}},
+			return s.offer.Resource
+		})},
 	{Entry{
 		Name:    "mode",
 		Type:    "string",

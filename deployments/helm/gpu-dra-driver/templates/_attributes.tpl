@@ -29,7 +29,7 @@
 'shareIsolation': 'string',
 'maxShares': 'int',
 'memoryLimit': 'string',
-'renameByDefault': 'bool',
+'sharedResource': 'string',
 'mode': 'string',
 'machine': 'string'}
 {{- end }}
