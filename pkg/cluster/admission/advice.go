@@ -224,7 +224,7 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 	if strings.HasPrefix(q.DeviceClassName, "mig-") {
 		hint = v.profileHint()
 	}
-	if near := nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= maxTypos {
+	if near := Nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= maxTypos {
 		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.Name,
 			q.DeviceClassName, near, hint)
 	} else if strings.HasSuffix(q.DeviceClassName, "."+strings.TrimPrefix(v.driver, "gpu.")) {
@@ -262,7 +262,7 @@ func (v *ClusterView) checkAttributes(r *result, where, expression string, value
 		if c.ID == "profile" {
 			hint = v.profileHint()
 		}
-		if near := nearest(c.Value, sets.List(values)); near != "" {
+		if near := Nearest(c.Value, sets.List(values)); near != "" {
 			r.warn("%s: no device of the cluster has the %s %q; is %q meant?%s", where, c.ID, c.Value, near,
 				strings.TrimPrefix(hint, "."))
 			continue
@@ -294,7 +294,7 @@ func (v *ClusterView) Correct(expression string) (corrected, change string) {
 		written, want := n.ID, ""
 		switch {
 		case n.Domain == v.driver && !v.names.Has(n):
-			want = nearest(n.ID, slices.Sorted(maps.Keys(known)))
+			want = Nearest(n.ID, slices.Sorted(maps.Keys(known)))
 			if known[want] != want {
 				continue // It is in another domain.
 			}
@@ -317,7 +317,7 @@ func (v *ClusterView) Correct(expression string) (corrected, change string) {
 // instead suggests a name that a device of the cluster has, in any domain.
 func (v *ClusterView) instead(n selector.Name) string {
 	known := v.known(n.Capacity)
-	if near := nearest(n.ID, slices.Sorted(maps.Keys(known))); near != "" {
+	if near := Nearest(n.ID, slices.Sorted(maps.Keys(known))); near != "" {
 		return "; is " + known[near] + " meant?"
 	}
 	if _, other := v.known(!n.Capacity)[n.ID]; other && n.Capacity {
@@ -328,9 +328,9 @@ func (v *ClusterView) instead(n selector.Name) string {
 	return "; there are " + strings.Join(slices.Sorted(maps.Values(known)), ", ")
 }
 
-// nearest returns the candidate most similar to the text, or "": a prefix or an extension of it, otherwise the one with
+// Nearest returns the candidate most similar to the text, or "": a prefix or an extension of it, otherwise the one with
 // the smallest distance. The first of equals wins.
-func nearest(text string, candidates []string) string {
+func Nearest(text string, candidates []string) string {
 	if len(text) > validation.DNS1123SubdomainMaxLength {
 		return "" // No name is as long.
 	}

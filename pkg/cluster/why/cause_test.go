@@ -115,6 +115,9 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}}}}
 		return p
 	}
+	template := func(name string) *resourceapi.ResourceClaimTemplate {
+		return &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}}
+	}
 	without := func(e *env, class string) {
 		kept := e.Classes[:0]
 		for _, c := range e.Classes {
@@ -140,6 +143,34 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
 			return why.Subject{Pod: p}
 		}, why.Waits, []string{`ResourceClaimTemplate t does not exist in namespace "team-a"; create it`}, []string{"fits on"}},
+		"a template where a claim is named": {"hgx-h100", func(e *env) why.Subject {
+			p := pod("p")
+			e.Templates = append(e.Templates, template("gpu-one"))
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu-one")}}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"ResourceClaim gpu-one does not exist in namespace \"team-a\"; a ResourceClaimTemplate of this name does: write resourceClaimTemplateName"}, nil},
+		"a claim where a template is named": {"hgx-h100", func(e *env) why.Subject {
+			p := pod("p")
+			e.Claims = append(e.Claims, claim("gpu-one", "gpu.nvidia.com", 1))
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpu-one")}}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"; a ResourceClaim of this name does: write resourceClaimName"}, nil},
+		"a misspelled template": {"hgx-h100", func(e *env) why.Subject {
+			p := pod("p")
+			e.Templates = append(e.Templates, template("gpu-one"), template("other"))
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("gpu-onee")}}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"; create it, or is gpu-one meant?"}, nil},
+		"a misspelled extended resource": {"hgx-h100", func(e *env) why.Subject {
+			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+			return why.Subject{Pod: limits("nvidia.com/gpus")}
+		}, why.Waits, []string{"no node has a device plugin for it; is nvidia.com/gpu meant?"}, nil},
+		"an extended resource like no other": {"hgx-h100", func(e *env) why.Subject {
+			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+			return why.Subject{Pod: limits("nvidia.com/hostdev")}
+		}, why.Waits, []string{"no node has a device plugin for it"}, []string{"meant"}},
+		"HAMi's memory": {"hgx-h100", func(*env) why.Subject { return why.Subject{Pod: limits("nvidia.com/gpumem")} },
+			why.Waits, []string{"; HAMi's limits need the chart value podShares"}, nil},
 		"class of a profile that no GPU has": {"hgx-h100", func(e *env) why.Subject { return why.Subject{Pod: waiting(e, "mig-2g.24gb.nvidia.com")} },
 			why.Waits, []string{
 				"  - request gpu: no GPU of the cluster has the MIG profile 2g.24gb (its profiles are 1g.10gb, 1g.10gb+me, 1g.20gb",

@@ -111,7 +111,7 @@ func (m *Manifest) add(raw json.RawMessage, namespace, place string, lists bool)
 			m.Unread = append(m.Unread, subject)
 		}
 	case err != nil:
-		m.refuse(subject, err.Error())
+		m.refuse(subject, err.Error()+mended(err.Error(), string(raw)))
 	default:
 		m.object(o, head.Metadata.Namespace, subject)
 	}

@@ -123,17 +123,22 @@ func (c *Cluster) found(s Subject, now time.Time) wanted {
 			w.add(ref.Claim)
 			continue
 		case ref.ResourceClaimTemplateName == nil:
-			w.miss("ResourceClaim %s does not exist in namespace %q; create it", ref.Name, s.Pod.Namespace)
+			cure := "create it"
+			if templates[types.NamespacedName{Namespace: s.Pod.Namespace, Name: ref.Name}] != nil {
+				cure = "a ResourceClaimTemplate of this name does: write resourceClaimTemplateName"
+			}
+			w.miss("ResourceClaim %s does not exist in namespace %q; %s", ref.Name, s.Pod.Namespace, cure)
 			continue
 		}
-		template := templates[types.NamespacedName{Namespace: s.Pod.Namespace, Name: ref.Template()}]
+		wanted := types.NamespacedName{Namespace: s.Pod.Namespace, Name: ref.Template()}
+		template := templates[wanted]
 		if template == nil && c.Failed(read.ResourceClaimTemplates) {
 			w.unread = append(w.unread, "ResourceClaimTemplate "+ref.Template())
 			continue
 		}
 		if template == nil {
-			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", ref.Template(),
-				s.Pod.Namespace)
+			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; %s", wanted.Name, wanted.Namespace,
+				otherTemplate(wanted, templates, claims))
 			continue
 		}
 		if bounded.TooLarge(template) {
@@ -217,12 +222,13 @@ func (a *asker) serve(w *wanted) {
 				name, strings.TrimPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 		case plugin:
 			w.notes = append(w.notes,
-				fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.",
-					name))
+				fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it%s.",
+					name, a.otherResource(name)))
 		case lacks != "":
 			w.missing = append(w.missing, Reason{Text: fmt.Sprintf("%s, so nothing serves %s", lacks, name)})
 		default:
-			w.miss("no DeviceClass has the extendedResourceName %s, and no node has a device plugin for it", name)
+			w.miss("no DeviceClass has the extendedResourceName %s, and no node has a device plugin for it%s", name,
+				a.otherResource(name))
 		}
 	}
 }
