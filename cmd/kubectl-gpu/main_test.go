@@ -637,6 +637,11 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
 			}}}}
 		}, nil, healthy, 2, "a device plugin serves 8"},
+		"an ended pod names a claim in use": {nil, []resourceapi.ResourceClaim{claim("team-a", "both", device("n1", "gpu-0000-1b-00-0"))},
+			append([]corev1.Pod{
+				{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "done"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded},
+					Spec: corev1.PodSpec{NodeName: "n1", ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("both")}}}},
+			}, healthy...), 1, "pod done has ended and names the claim, which others use: kube-controller-manager can write its status many times a second"},
 		"cordon without a plugin that follows": {func(e *env) {
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
 				wire.CordonAnnotation(slicetest.Driver, "gpu-0000-1b-00-0"): "NoSchedule",

@@ -179,7 +179,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	d.unclaimed(&out, wanted, core)
 	d.terminating(&out, wanted)
 	if d.Complete(read.ResourceClaims) {
-		users := d.users()
+		users, ended := d.users()
 		for _, c := range Claims(d.Objects, nil) {
 			if !wanted(c.Node) {
 				continue
@@ -192,6 +192,11 @@ func Findings(d Diagnosis, only []string) []Finding {
 				}
 				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. %sSee the node's "+
 					"plugin", strings.Join(c.Unpublished, ", "), effect)
+			}
+			if p := ended[c.ClaimRef]; p != "" && slices.ContainsFunc(c.Pods, func(of string) bool { return of != p }) {
+				out.add(Warning, c.String(), "pod %s has ended and names the claim, which others use: "+
+					"kube-controller-manager can write its status many times a second "+
+					"(kubernetes/kubernetes#141274). To end that: kubectl -n %s delete pod %[1]s", p, c.Namespace)
 			}
 			if c.State != unreserved || d.Now.Sub(c.Created.Time) <= unreservedAfter {
 				continue
@@ -225,17 +230,22 @@ func (d Diagnosis) rules(out *findings) {
 	}
 }
 
-// users returns a pod that waits for each claim, by the claim.
-func (d Diagnosis) users() map[ClaimRef]string {
-	out, claims := map[ClaimRef]string{}, waiting.Index(pointers(d.Claims))
+// users returns a pod that waits for each claim, and one that ended on a node and names it, by the claim.
+func (d Diagnosis) users() (waits, ended map[ClaimRef]string) {
+	waits, ended = map[ClaimRef]string{}, map[ClaimRef]string{}
+	claims := waiting.Index(pointers(d.Claims))
 	for i := range d.Pods {
-		if p := &d.Pods[i]; p.Spec.NodeName == "" && !waiting.Ended(p) {
+		p, of := &d.Pods[i], waits
+		if p.Spec.NodeName != "" {
+			of = ended
+		}
+		if (p.Spec.NodeName != "") == waiting.Ended(p) {
 			for _, c := range waiting.Made(p, claims) {
-				out[ClaimRef{c.Namespace, c.Name}] = p.Name
+				of[ClaimRef{c.Namespace, c.Name}] = p.Name
 			}
 		}
 	}
-	return out
+	return waits, ended
 }
 
 // stuckAfter is the age above which the end of a pod is reported.
