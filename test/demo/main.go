@@ -37,7 +37,6 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.AsShipped = true
 	switch verb {
 	case "install":
 		return s.Install(ctx, "hgx-h100", 8)

@@ -80,9 +80,46 @@ func waitNamedGPUs(ctx context.Context, t *testing.T, configMaps typedcorev1.Con
 	}))
 }
 
-// TestAuto_ClaimsAskForProfiles_NodePublishesThem follows one node with the setting Auto, then removes the controller.
+// withoutController ends the controller, does work, and starts it again.
+func withoutController(ctx context.Context, t *testing.T, work func(ctx context.Context, asked typedcorev1.ConfigMapInterface)) {
+	t.Helper()
+	deployments := cluster.Client.AppsV1().Deployments(env.Namespace)
+	resize := func(ctx context.Context, replicas int32) (before int32) {
+		t.Helper()
+		scale, err := deployments.GetScale(ctx, env.Release+"-controller", metav1.GetOptions{})
+		must(t, err)
+		before, scale.Spec.Replicas = scale.Spec.Replicas, replicas
+		_, err = deployments.UpdateScale(ctx, scale.Name, scale, metav1.UpdateOptions{})
+		must(t, err)
+		return before
+	}
+	configMaps := cluster.Client.CoreV1().ConfigMaps(env.Namespace)
+	replicas := resize(ctx, 0)
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		resize(ctx, replicas)
+		// The test goes on with a controller that has said what the cluster asks for.
+		must(t, cluster.Eventually(ctx, "the controller's ConfigMap", 90*time.Second, func(ctx context.Context) (bool, string) {
+			_, err := configMaps.Get(ctx, env.Release+"-asked", metav1.GetOptions{})
+			return err == nil, fmt.Sprint(err)
+		}))
+	}()
+	driverPods(ctx, t, "controller", 0) // One that ends can still name other GPUs.
+	work(ctx, configMaps)
+}
+
+// forgetDemand lets the hour pass for which nodes publish what earlier tests asked for.
+func forgetDemand(ctx context.Context, t *testing.T) {
+	t.Helper()
+	withoutController(ctx, t, func(ctx context.Context, asked typedcorev1.ConfigMapInterface) {
+		must(t, asked.Delete(ctx, env.Release+"-asked", metav1.DeleteOptions{}))
+	})
+}
+
+// TestAuto_ClaimsAskForProfiles_NodePublishesThem follows one node, then removes the controller.
 func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
-	ctx := testContext(t, "--set", "publish[0].profiles=Auto")
+	ctx := testContext(t)
+	forgetDemand(ctx, t)
 	profiles := []string{"1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"}
 	for _, p := range profiles {
 		waitPlacements(ctx, t, p, 1, 1)
@@ -102,45 +139,24 @@ func TestAuto_ClaimsAskForProfiles_NodePublishesThem(t *testing.T) {
 	waitPlacements(ctx, t, "3g.40gb", 4*2, 7*2)
 	waitPlacements(ctx, t, "2g.20gb", 1, 1)
 
-	controllers := cluster.Client.AppsV1().Deployments(env.Namespace)
-	name := env.Release + "-controller"
-	scale, err := controllers.GetScale(ctx, name, metav1.GetOptions{})
-	must(t, err)
-	replicas := scale.Spec.Replicas
-	resize := func(ctx context.Context, replicas int32) {
-		scale, err := controllers.GetScale(ctx, name, metav1.GetOptions{})
-		must(t, err)
-		scale.Spec.Replicas = replicas
-		_, err = controllers.UpdateScale(ctx, name, scale, metav1.UpdateOptions{})
-		must(t, err)
-	}
-	resize(ctx, 0)
-	configMaps := cluster.Client.CoreV1().ConfigMaps(env.Namespace)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		resize(ctx, replicas)
-		// The next test begins with a controller that has said what the cluster asks for.
-		must(t, cluster.Eventually(ctx, "the controller's ConfigMap", 90*time.Second, func(ctx context.Context) (bool, string) {
-			_, err := configMaps.Get(ctx, env.Release+"-asked", metav1.GetOptions{})
-			return err == nil, fmt.Sprint(err)
-		}))
+	withoutController(ctx, t, func(ctx context.Context, asked typedcorev1.ConfigMapInterface) {
+		waitNamedGPUs(ctx, t, asked)
+		before := sliceVersions(ctx, t)
+		must(t, asked.Delete(ctx, env.Release+"-asked", metav1.DeleteOptions{}))
+		// The next placement comes from the same slices.
+		must(t, cluster.Client.CoreV1().Pods(large).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		waitReady(ctx, t, large, 3, nil)
+		if after := sliceVersions(ctx, t); !maps.Equal(before, after) {
+			t.Errorf("the slices changed without the controller: %v became %v", before, after)
+		}
 	})
-	driverPods(ctx, t, "controller", 0) // One that ends can still name other GPUs.
-	waitNamedGPUs(ctx, t, configMaps)
-	before := sliceVersions(ctx, t)
-	must(t, configMaps.Delete(ctx, env.Release+"-asked", metav1.DeleteOptions{}))
-	// The next placement comes from the same slices.
-	must(t, cluster.Client.CoreV1().Pods(large).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-	waitReady(ctx, t, large, 3, nil)
-	if after := sliceVersions(ctx, t); !maps.Equal(before, after) {
-		t.Errorf("the slices changed without the controller: %v became %v", before, after)
-	}
 }
 
 // TestCordon_PartitionsPublishedLater_NoClaimGetsOne cordons all GPUs before the node publishes the partitions that claims then
 // ask for, and restarts the plugin. One GPU after the other is released.
 func TestCordon_PartitionsPublishedLater_NoClaimGetsOne(t *testing.T) {
-	ctx := testContext(t, "--set", "publish[0].profiles=Auto")
+	ctx := testContext(t)
+	forgetDemand(ctx, t)
 	const profile = "4g.40gb" // It fits once on a GPU.
 	waitPlacements(ctx, t, profile, 1, 1)
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

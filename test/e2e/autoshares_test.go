@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,26 +46,10 @@ func waitShareable(ctx context.Context, t *testing.T, want bool) {
 	}))
 }
 
-// forgetShares lets the hour pass for which nodes share GPUs after an earlier test.
-func forgetShares(ctx context.Context, t *testing.T) {
-	t.Helper()
-	maps := cluster.Client.CoreV1().ConfigMaps(env.Namespace)
-	must(t, cluster.Eventually(ctx, "no object asks for shares", 60*time.Second, func(ctx context.Context) (bool, string) {
-		found, err := maps.Get(ctx, env.Release+"-asked", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found.Data["shares"] = ""
-		_, err = maps.Update(ctx, found, metav1.UpdateOptions{})
-		return err == nil, fmt.Sprint(err)
-	}))
-}
-
 // TestAuto_ClaimsAskForShares_NodeSharesGPUs has the first claims for a share wait for it, instead of taking a whole GPU.
 func TestAuto_ClaimsAskForShares_NodeSharesGPUs(t *testing.T) {
-	testContext(t) // From other settings with Auto the controller would go on with what it has seen.
-	ctx := testContext(t, "--set", "publish[0].shareable=Auto")
-	forgetShares(ctx, t)
+	ctx := testContext(t)
+	forgetDemand(ctx, t)
 	waitShareable(ctx, t, false)
 	namespace := createNamespace(ctx, t, nil)
 	createClaim(ctx, t, namespace, "whole", "")
@@ -112,7 +97,7 @@ func TestAuto_ClaimsAskForShares_NodeSharesGPUs(t *testing.T) {
 
 // TestAuto_ClaimsWithCapacity_GetASelector has claims of all forms, and those that the policy must leave as they are.
 func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
-	ctx := testContext(t, "--set", "publish[0].shareable=Auto")
+	ctx := testContext(t)
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	selectors := func(all []resourceapi.DeviceSelector) (out []string) {
 		for _, s := range all {
@@ -187,27 +172,33 @@ func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
 	}
 }
 
-// TestReplicas_RenamedByDefault_SharesRun has a setting whose attribute fills whole GPUs of a large board. The API server refuses devices
-// with more than 32 attributes and capacities.
-func TestReplicas_RenamedByDefault_SharesRun(t *testing.T) {
+// TestReplicas_Renamed_PodsUseTheNames has pods as written for a device plugin that renames the shares. The attribute with the name
+// fills whole GPUs of a large board: the API server refuses devices with more than 32 attributes and capacities.
+func TestReplicas_Renamed_PodsUseTheNames(t *testing.T) {
 	ctx := testContext(t, "--set-json", `sharing.config={"version":"v1","sharing":{"timeSlicing":{"renameByDefault":true,`+
-		`"resources":[{"name":"nvidia.com/gpu","replicas":4}]}}}`)
-	must(t, cluster.Eventually(ctx, "renamed shares of all GPUs", 90*time.Second, func(ctx context.Context) (bool, string) {
-		gpus, err := cluster.Devices(ctx, "gpu")
-		n, most := 0, 0
-		for _, d := range gpus {
-			if ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) && ptr.Deref(d.AllowMultipleAllocations, false) {
-				n++
-			}
-			most = max(most, len(d.Attributes)+len(d.Capacity))
-		}
-		return n > 0 && n == len(gpus), fmt.Sprintf("%d of %d, with up to %d attributes and capacities, %v", n, len(gpus), most, err)
-	}))
+		`"resources":[{"name":"nvidia.com/gpu","replicas":4,"rename":"quarter"},{"name":"nvidia.com/mig-1g.10gb","replicas":2}]}}}`)
 	namespace := createNamespace(ctx, t, nil)
-	for _, name := range []string{"first", "second"} {
-		createClaim(ctx, t, namespace, name, "")
-		createPod(ctx, t, namespace, name, name, nil)
+	for name, want := range map[string]int64{"nvidia.com/quarter": 20389 << 20, "nvidia.com/mig-1g.10gb.shared": 4928 << 20} {
+		pod := strings.TrimPrefix(name, "nvidia.com/")
+		createPod(ctx, t, namespace, pod, "", func(spec *corev1.PodSpec) {
+			spec.ResourceClaims, spec.Containers[0].Resources.Claims = nil, nil
+			spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceName(name): resource.MustParse("1")}
+		})
+		p := waitRunning(ctx, t, namespace, pod)
+		claims, err := cluster.Claims(ctx, p)
+		must(t, err)
+		for _, r := range env.Results(claims[0]) {
+			if bytes, ok := env.Share(r); !ok || bytes != want {
+				t.Errorf("the pod for %s has %d bytes of %s, want a share of %d", name, bytes, r.Device, want)
+			}
+		}
+		checkPod(ctx, t, p)
 	}
-	waitRunning(ctx, t, namespace, "first")
-	waitRunning(ctx, t, namespace, "second")
+	gpus, err := cluster.Devices(ctx, "gpu")
+	must(t, err)
+	most := 0
+	for _, d := range gpus {
+		most = max(most, len(d.Attributes)+len(d.Capacity))
+	}
+	t.Logf("GPUs have up to %d attributes and capacities", most)
 }

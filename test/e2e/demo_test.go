@@ -52,16 +52,11 @@ func applyDemo(ctx context.Context, t *testing.T, d env.Demo) []corev1.Pod {
 // looksAtTheNode has the demos whose checks look at devices that are not theirs, such as the groups that others asked for.
 var looksAtTheNode = []string{"gpu-fault", "program-fault"}
 
-// TestDemos runs the demos with the chart's own settings: nodes publish the devices that the cluster asks for. The other
-// tests run with all devices published. Demos that leave room for others run last, side by side.
+// TestDemos runs the demos. Demos that leave room for others run last, side by side.
 func TestDemos(t *testing.T) {
 	demos, err := cluster.Demos()
 	must(t, err)
-	cluster.AsShipped = true
-	t.Cleanup(func() {
-		checkClean(context.WithoutCancel(t.Context()), t)
-		cluster.AsShipped = false
-	})
+	t.Cleanup(func() { checkClean(context.WithoutCancel(t.Context()), t) })
 	// Demos with the same settings share an upgrade of the chart.
 	slices.SortStableFunc(demos, func(a, b env.Demo) int {
 		last := func(d env.Demo) int { return slices.Index(looksAtTheNode, d.Name) }

@@ -27,8 +27,6 @@ import (
 // TestTutorial_EveryCommand_PrintsWhatThePageShows follows docs/getting-started.md on the suite's cluster, with the settings of
 // make demo-up.
 func TestTutorial_EveryCommand_PrintsWhatThePageShows(t *testing.T) {
-	cluster.AsShipped = true
-	t.Cleanup(func() { cluster.AsShipped = false })
 	ctx := testContext(t)
 	page, err := os.ReadFile(filepath.Join(cluster.Tree, "docs", "getting-started.md"))
 	must(t, err)

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 // testLimit is the limit of a test.
 const testLimit = 6 * time.Minute
 
+// everyDevice has nodes publish also the devices that no claim asks for.
+var everyDevice = []string{"--set-json", "publish=[]"}
+
 // testContext begins a test. The chart gets the Helm arguments, unless it has them since an earlier test: an upgrade takes ten
 // seconds.
 func testContext(t *testing.T, values ...string) context.Context {

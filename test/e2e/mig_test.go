@@ -312,7 +312,7 @@ func checkKubectlGPU(ctx context.Context, t *testing.T, namespace string) (gpus 
 
 // TestSlices_PredictedByBoard_EqualNode compares the prediction for the board with the slices that the node publishes.
 func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
-	ctx := testContext(t)
+	ctx := testContext(t, everyDevice...)
 	must(t, cluster.WaitPublished(ctx, 8))
 	// devices returns the devices by name, without what describes the server and not its board, and the identities of GPUs.
 	devices := func(args ...string) map[string]resourceapi.Device {

@@ -113,7 +113,7 @@ var scanTriggers int
 // TestGroups_LinkFails_IdleOnesAreWithdrawn checks that a pod's group stays published, with a taint, until it is
 // released.
 func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
-	ctx := testContext(t)
+	ctx := testContext(t, everyDevice...)
 	namespace := createNamespace(ctx, t, nil)
 	createRequests(ctx, t, namespace, "pair", "", groupOf(2))
 	createPod(ctx, t, namespace, "pair", "pair", nil)

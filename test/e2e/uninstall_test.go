@@ -131,8 +131,6 @@ func TestCleanup_AfterUninstall_LeavesNothing(t *testing.T) {
 		must(t, cluster.WaitPublished(ctx, 8))
 	})
 	made := []string{"class nvlink-4.gpu.nvidia.com", "label nvidia.com/gpu.present", "lease dra-controller.gpu.nvidia.com", "configmap gpu-dra-driver-asked"}
-	// Only settings with Auto need the ConfigMap.
-	must(t, cluster.Helm(ctx, "--set-json", `publish=[{"profiles":"Auto","groups":"Auto"}]`))
 	must(t, cluster.Eventually(ctx, "the controller has made its objects", time.Minute, func(ctx context.Context) (bool, string) {
 		now := leftovers(ctx, t)
 		missing := slices.DeleteFunc(slices.Clone(made), func(want string) bool { return slices.Contains(now, want) })

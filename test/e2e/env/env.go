@@ -58,8 +58,6 @@ type Env struct {
 
 	// Chart is the chart for Helm: a path or an address. Default: the tree's.
 	Chart string
-	// AsShipped keeps the chart's own list of published devices.
-	AsShipped bool
 
 	inForce settings // see Configure
 	rolls   int      // see Roll

@@ -15,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// HardwareLabel marks nodes with NVIDIA's hardware, as node feature discovery does. The chart's affinity asks for it.
+const HardwareLabel = "feature.node.kubernetes.io/pci-10de.present=true"
+
 // Install loads the images, creates the simulated GPUs and installs the chart, with more Helm arguments if given.
 func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...string) error {
 	if err := e.Step("load the images", func() error {
@@ -43,7 +46,11 @@ func (e *Env) simulate(ctx context.Context, profile string) error {
 		return nil
 	}
 	if !e.SimulatorChart {
-		return e.Sim(ctx, "up", "--profile", profile)
+		if err := e.Sim(ctx, "up", "--profile", profile); err != nil {
+			return err
+		}
+		_, err := e.Kubectl(ctx, "label", "nodes", "--all", "--overwrite", HardwareLabel)
+		return err
 	}
 	return e.upgrade(ctx, simulator, filepath.Join(e.Tree, "deployments", "helm", simulator), simulator,
 		"--set", "image.pullPolicy=Never,board="+profile+",root="+e.Root)
@@ -57,27 +64,21 @@ func (e *Env) upgrade(ctx context.Context, release, chart, namespace string, arg
 	return err
 }
 
-// Helm installs or upgrades the chart on the simulated root. Nodes publish all devices, so that tests find them at once;
-// AsShipped leaves the chart's own setting.
+// Helm installs or upgrades the chart on the simulated root, with the chart's own values but where the machine is simulated.
 func (e *Env) Helm(ctx context.Context, args ...string) error {
-	now := settings{"", e.AsShipped, strings.Join(args, " ")}
+	now := settings{"", strings.Join(args, " ")}
 	e.inForce = settings{file: "unknown"}
 	if e.rolls > 0 {
 		args = slices.Concat([]string{"--set", fmt.Sprintf("logVerbosity=%d", 2+e.rolls)}, e.rolled, args)
-	}
-	if !e.AsShipped {
-		args = append([]string{"--set-json", "publish=[]"}, args...)
 	}
 	machine := []string{"--set", "simulator.enabled=true,simulator.root=" + e.Root}
 	if !e.SimulatorChart {
 		machine = []string{
 			"--set", "nvidiaDriverRoot=" + e.Root,
-			// The nodes have no labels of their hardware.
-			"--set-json", "kubeletPlugin.affinity=null",
 			"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
 			"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
 			"--set", "kubeletPlugin.hostKernelLog=" + filepath.Join(e.Root, "dev/kmsg"),
-			"--set", "kubeletPlugin.driverRootReadOnly=false",
+			"--set", "kubeletPlugin.driverRootReadOnly=false", // The simulated GPUs keep their state in it.
 		}
 	}
 	if err := e.upgrade(ctx, Release, e.Chart, Namespace, slices.Concat(machine, []string{

@@ -18,12 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// settings are a file of demo/settings, or none, further Helm arguments, and the devices that nodes publish.
-type settings struct {
-	file      string
-	asShipped bool
-	values    string
-}
+// settings are a file of demo/settings, or none, and further Helm arguments.
+type settings struct{ file, values string }
 
 // Adopt takes over a cluster on which Install ran in another process, with settings that a run may have left.
 func (e *Env) Adopt(ctx context.Context) error {
@@ -34,7 +30,7 @@ func (e *Env) Adopt(ctx context.Context) error {
 // Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, with further Helm arguments, unless they
 // are in force. It waits until the published devices match.
 func (e *Env) Configure(ctx context.Context, file string, values ...string) error {
-	want := settings{file, e.AsShipped, strings.Join(values, " ")}
+	want := settings{file, strings.Join(values, " ")}
 	if want == e.inForce {
 		return nil
 	}

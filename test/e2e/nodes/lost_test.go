@@ -169,7 +169,7 @@ func TestSpotNode_DrainedLostAndDeleted_ClaimsMovedAndReleased(t *testing.T) {
 	}
 	kubelet("start")
 	ready(corev1.ConditionTrue)
-	kubectl("label", "node", spot, "karpenter.sh/capacity-type=spot")
+	kubectl("label", "node", spot, "karpenter.sh/capacity-type=spot", env.HardwareLabel)
 	prepared("2")
 	back(moved)
 }

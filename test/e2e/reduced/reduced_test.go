@@ -28,7 +28,7 @@ func TestSlices_NoCountersNorShares_OnlyWholeGPUs(t *testing.T) {
 	defer cancel()
 	s, err := env.FromEnvironment(os.Stderr)
 	must(t, err)
-	must(t, s.Install(ctx, "hgx-h100", 8))
+	must(t, s.Install(ctx, "hgx-h100", 8, "--set", "kubeletPlugin.driverRootReadOnly=true"))
 	demos, err := s.Demos()
 	must(t, err)
 	byName := map[string]env.Demo{}
