@@ -23,7 +23,7 @@ func (a *asker) otherResource(name corev1.ResourceName) string {
 	switch name {
 	case "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores":
 		return "; HAMi's limits need the chart value podShares and the namespace's label " +
-			"gpu.nvidia.com/pod-shares=true; kubectl gpu run NAME --image IMAGE --memory 10Gi prints a claim for a share"
+			"gpu.nvidia.com/pod-shares=true; kubectl gpu run NAME --image IMAGE --memory 10Gi prints a share's claim"
 	}
 	var known []string
 	for _, class := range a.Cluster.Classes {
