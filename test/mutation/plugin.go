@@ -27,7 +27,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "the GPUs of an earlier boot are published", File: "pkg/gpu/inventory/earlier.go",
-		Old: " || s.Boot != boot {", New: " {",
+		Old: " s.Boot != boot ||\n", New: "\n",
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLDoesNotAnswerAtStart_EarlierSnapshotStands",
 	},
 	{
