@@ -31,6 +31,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLDoesNotAnswerAtStart_EarlierSnapshotStands",
 	},
 	{
+		Name: "parts come from another GPU each time", File: "pkg/node/resourceslices/build.go",
+		Old: "	slices.Reverse(serving)\n", New: "",
+		Package: "./pkg/cluster/demand", Test: "TestServingGPUs_PartsOneAfterTheOther_FillAGPUFirst",
+	},
+	{
 		Name: "a process without file descriptors finds another driver", File: "pkg/node/kubeletplugin/sockets.go",
 		Old: "case errors.Is(err, syscall.EAGAIN):", New: "case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED):",
 		Package: "./pkg/node/kubeletplugin", Test: "TestOtherDriver_ConnectFails_OnlyAListenerIsAnOwner",

@@ -10,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/claim/sharing"
@@ -161,9 +162,9 @@ type Warning struct {
 
 // Build returns the slices of both pools: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG
 // devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so
-// whole GPUs and groups come first: they can be updated in place. GPUs are in the order of their islands, and a group
-// follows the first of its GPUs. Thus an unspecific request gets a whole GPU, and the scheduler finds GPUs and groups
-// before it tries partitions. conditions are by PCI address.
+// whole GPUs and groups come first: they can be updated in place. GPUs are in the order of their islands, or in the one
+// of partsLast, and a group follows the first of its GPUs. Thus an unspecific request gets a whole GPU, and the
+// scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs),
 		pool: Pool{Name: wire.PoolName(o.Node)}, onDemand: map[[2]string]bool{}}
@@ -174,16 +175,21 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 	var sets []resourceapi.CounterSet
 	var cut [][]resourceapi.Device // By GPU with partitions.
 	var wholes, monitors []resourceapi.Device
+	var all []published
 	for _, g := range gpus {
-		whole, partitions, set := b.devices(g, nvlink)
-		if set != nil {
-			sets = append(sets, *set)
-		}
-		wholes = append(wholes, whole...)
-		if len(partitions) > 0 {
-			cut = append(cut, partitions)
-		}
+		all = append(all, b.devices(g, nvlink))
 		monitors = append(monitors, b.monitors(g)...)
+	}
+	for _, p := range partsLast(all, true) {
+		wholes = append(wholes, p.whole...)
+	}
+	for _, p := range partsLast(all, false) {
+		if p.set != nil {
+			sets = append(sets, *p.set)
+		}
+		if len(p.partitions) > 0 {
+			cut = append(cut, p.partitions)
+		}
 	}
 	if set := nvlink.set(); set != nil {
 		sets = append(sets, *set)
@@ -200,6 +206,40 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
 	})
 	return b.pool, b.warnings
+}
+
+// published are the devices of a GPU, but for groups and its monitor device.
+type published struct {
+	whole, partitions []resourceapi.Device
+	set               *resourceapi.CounterSet
+	// cut means that there are partitions beside those of which the node has one.
+	cut bool
+}
+
+// serves reports whether claims can get a partition of the GPU, or a share if shares count.
+func (p published) serves(shares bool) bool {
+	return p.cut || shares && slices.ContainsFunc(p.whole, func(d resourceapi.Device) bool {
+		return ptr.Deref(d.AllowMultipleAllocations, false)
+	})
+}
+
+// partsLast moves the GPUs of which claims can get a part behind the others, so that claims of whole GPUs take them
+// last, and reverses their order. Without shares only partitions count. The next GPU to serve is the last of the
+// others, so claims of parts fill a GPU before they take from another one. The order stays if all serve.
+func partsLast(gpus []published, shares bool) []published {
+	var plain, serving []published
+	for _, p := range gpus {
+		if p.serves(shares) {
+			serving = append(serving, p)
+		} else {
+			plain = append(plain, p)
+		}
+	}
+	if !slices.ContainsFunc(plain, func(p published) bool { return len(p.whole) > 0 }) {
+		return gpus
+	}
+	slices.Reverse(serving)
+	return append(plain, serving...)
 }
 
 type builder struct {

@@ -22,14 +22,14 @@ const UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
 // devices returns the whole GPU and its partitions, and their counters if they overlap.
 func (b *builder) devices(
 	g gpuState, nvlink nvlinkCounters,
-) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
+) (out published) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
 	if b.o.Counters && g.cut() {
 		groups := 0
 		if nvlink.pairs {
 			groups = len(g.heldAs(gpu.KindGroup))
 		}
-		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries, groups)
+		out.set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries, groups)
 	}
 	for n, e := range g.entries {
 		s := b.source(g.gpu, e.device)
@@ -39,7 +39,7 @@ func (b *builder) devices(
 			s.profile, s.migLayout = b.geometry(g.gpu.MIG).all, b.layoutName(g)
 		}
 		d := b.device(s)
-		if set != nil {
+		if out.set != nil {
 			d.ConsumesCounters = consumed[n]
 		}
 		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
@@ -53,9 +53,10 @@ func (b *builder) devices(
 				e.describe(), g.gpu.PCIAddress, e.why)
 		}
 		if e.device.Kind == gpu.KindGPU {
-			whole = append(whole, d)
+			out.whole = append(out.whole, d)
 		} else {
-			partitions = append(partitions, d)
+			out.partitions = append(out.partitions, d)
+			out.cut = out.cut || e.held || e.external || e.placements == sharing.AllPlacements
 		}
 	}
 	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
@@ -69,7 +70,7 @@ func (b *builder) devices(
 			b.warn(g.name(), c.State, "GPU at %s is not published: %s", g.gpu.PCIAddress, c.Message)
 		}
 	}
-	return whole, partitions, set
+	return out
 }
 
 func (b *builder) taint(d *resourceapi.Device, state State) {
