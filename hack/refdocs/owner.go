@@ -16,7 +16,7 @@ import (
 type owner struct {
 	Repository  string       `json:"repository"`
 	Security    string       `json:"security"`
-	AnswerDays  int          `json:"answerDays"`
+	AnswerDays  any          `json:"answerDays"`
 	Conduct     string       `json:"conduct"`
 	Maintainers []maintainer `json:"maintainers"`
 }
@@ -48,10 +48,6 @@ func ownerPages(root string) (map[string]string, error) {
 		table += fmt.Sprintf("| %s | %s | %s |\n", m.Name, m.Account, m.Area)
 		accounts += "- " + m.Account + "\n"
 	}
-	days := "PLACEHOLDER days"
-	if o.AnswerDays > 0 {
-		days = fmt.Sprintf("%d days", o.AnswerDays)
-	}
 	pages := map[string]string{
 		"OWNERS": ownerNote + "# Kubernetes' projects have the same form: https://go.k8s.io/owners\n" +
 			"approvers:\n" + accounts + "reviewers:\n" + accounts,
@@ -62,8 +58,9 @@ func ownerPages(root string) (map[string]string, error) {
 			"    about: Report it in private, as SECURITY.md describes.\n",
 	}
 	for name, part := range map[string]string{
-		"MAINTAINERS.md":     "\n" + table + "\n",
-		"SECURITY.md":        "Report a vulnerability in private to " + o.Security + ". You get an answer within " + days + ".\n",
+		"MAINTAINERS.md": "\n" + table + "\n",
+		"SECURITY.md": "Report a vulnerability in private to " + o.Security +
+			fmt.Sprintf(". You get an answer within %v days.\n", o.AnswerDays),
 		"CODE_OF_CONDUCT.md": "Report a violation in private to " + o.Conduct + ".\n",
 	} {
 		page, err := os.ReadFile(filepath.Join(root, name))

@@ -166,22 +166,26 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	}
 }
 
-// TestRelease_OwnersFile_FillsEveryPage fills in a copy of hack/owner.yaml. No other file then has a placeholder.
+// TestRelease_OwnersFile_FillsEveryPage fills in a copy of hack/owner.yaml. No file has a placeholder then, and the check passes.
 func TestRelease_OwnersFile_FillsEveryPage(t *testing.T) {
 	root := t.TempDir()
-	for _, name := range []string{"MAINTAINERS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "hack/owner.yaml"} {
+	write := func(name, text string) {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"MAINTAINERS.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "hack/owner.yaml", "hack/check-release.sh"} {
 		text, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if name == "hack/owner.yaml" {
-			text = []byte("repository: https://git.example.com/team/driver\nsecurity: security@example.com\nanswerDays: 5\n" +
-				"conduct: conduct@example.com\nmaintainers:\n- {name: A. Person, account: aperson, area: all}\n")
+			filled := strings.NewReplacer("answerDays: PLACEHOLDER", "answerDays: 5", "security: PLACEHOLDER", "security: security@example.com",
+				"example.com/PLACEHOLDER", "git.example.com/team/driver", "account: PLACEHOLDER", "account: aperson", "PLACEHOLDER", "A. Person")
+			text = []byte(filled.Replace(string(text)))
 		}
-		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		write(name, string(text))
 	}
 	files, err := ownerPages(root)
 	if err != nil {
@@ -190,13 +194,20 @@ func TestRelease_OwnersFile_FillsEveryPage(t *testing.T) {
 	for name, want := range map[string]string{
 		"MAINTAINERS.md":                    "| A. Person | aperson | all |\n",
 		"SECURITY.md":                       "in private to security@example.com. You get an answer within 5 days.\n",
-		"CODE_OF_CONDUCT.md":                "in private to conduct@example.com.\n",
+		"CODE_OF_CONDUCT.md":                "in private to A. Person.\n",
 		"OWNERS":                            "approvers:\n- aperson\nreviewers:\n- aperson\n",
 		"SECURITY_CONTACTS":                 "\naperson\n",
 		".github/ISSUE_TEMPLATE/config.yml": "url: https://git.example.com/team/driver/security/policy\n",
 	} {
-		if text := files[name]; !strings.Contains(text, want) || strings.Contains(text, "PLACEHOLDER") {
+		if text := files[name]; !strings.Contains(text, want) {
 			t.Errorf("%s lacks %q:\n%s", name, want, text)
 		}
+		write(name, files[name])
+	}
+	write("CHANGELOG.md", "## 1.2.3\n")
+	check := exec.CommandContext(t.Context(), "bash", "-c", "git init -q && git add -A && bash hack/check-release.sh 1.2.3")
+	check.Dir = root
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("with the owner's file filled in: %v: %s", err, out)
 	}
 }
