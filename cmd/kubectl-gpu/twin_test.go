@@ -146,7 +146,7 @@ func TestWhyOfFile_Objects_SayWhatAnAPIServerSays(t *testing.T) {
 		"a claim that no one has": {podHead + "spec: {containers: [{name: c, resources: {claims: [{name: g}]}}]}", 2, "names the claim g, which resourceClaims lacks", ""},
 		"a request of before v1": {strings.Replace(claim, "exactly: {deviceClassName: gpu.nvidia.com%s}", "deviceClassName: gpu.nvidia.com", 1), 2,
 			`unknown field "spec.devices.requests[0].deviceClassName" (in resource.k8s.io/v1 it stands below "exactly:").`, ""},
-		"an amount with its unit": {strings.Replace(claim, "%s", ", capacity: {requests: {memory: 10GB}}", 1), 2, "(write 10G without the B).", ""},
+		"an amount with its unit": {strings.Replace(claim, "%s", ", capacity: {requests: {memory: 10GB}}", 1), 2, "(write 10G for 10GB).", ""},
 		"few bytes":               {strings.Replace(claim, "%s", ", capacity: {requests: {memory: 10}}", 1), 0, "10 is less than the least share, 16Mi, to which the scheduler raises it", ""},
 		"replicas that fit":       {workload("apps/v1", "Deployment", "  replicas: 8\n  selector: {matchLabels: {a: b}}\n  template: "+template), 0, "pod team/w: 8 of 8 replicas fit now, on template.", ""},
 		"replicas":                {workload("apps/v1", "Deployment", "  replicas: 10\n  selector: {matchLabels: {a: b}}\n  template: "+template), 1, "pod team/w: 8 of 10 replicas fit. The next one waits", ""},

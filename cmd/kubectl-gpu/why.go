@@ -433,6 +433,9 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 				g.cluster.States[read.ResourceClaimTemplates] = err
 			} else if !apierrors.IsNotFound(err) {
 				return fmt.Errorf("read ResourceClaimTemplate %s: %w", *r.ResourceClaimTemplateName, err)
+			} else {
+				g.similar(ctx, pod.Namespace)
+				names = append(names, *r.ResourceClaimTemplateName) // It can be a claim's.
 			}
 		}
 	}
@@ -447,9 +450,25 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 			g.cluster.Claims = append(g.cluster.Claims, c)
 		} else if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("read ResourceClaim %s: %w", name, err)
+		} else {
+			g.similar(ctx, pod.Namespace)
 		}
 	}
 	return nil
+}
+
+// similar reads templates of a namespace, of which one can be meant instead of a name that does not exist. Without them
+// an answer only lacks this hint.
+func (g *getter) similar(ctx context.Context, namespace string) {
+	list, err := g.client.ResourceV1().ResourceClaimTemplates(namespace).List(ctx, metav1.ListOptions{Limit: 500})
+	if err != nil {
+		return
+	}
+	for _, t := range pointers(list.Items) {
+		if !g.hasTemplate(namespace, t.Name) {
+			g.cluster.Templates = append(g.cluster.Templates, t)
+		}
+	}
 }
 
 func (g *getter) hasTemplate(namespace, name string) bool {

@@ -133,42 +133,53 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		}
 		_ = json.NewEncoder(w).Encode(events)
 	})
+	e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaimtemplates"] = resourceapi.ResourceClaimTemplateList{
+		TypeMeta: metav1.TypeMeta{Kind: "ResourceClaimTemplateList", APIVersion: "resource.k8s.io/v1"},
+		Items:    []resourceapi.ResourceClaimTemplate{{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "gpu-one"}}},
+	}
+	naming := func(field, name string) string {
+		return file(field+name, "apiVersion: v1\nkind: Pod\nmetadata: {name: names}\nspec: {resourceClaims: [{name: gpu, "+field+": "+name+"}], "+
+			"containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}}]}\n")
+	}
 	const holds = "claim team-b/a (pod a) must end (wait until it ends); then it fits on n1"
 	for name, c := range map[string]struct {
 		args     []string
 		code     int
 		out, err string
 	}{
-		"pod":                  {[]string{"p"}, 0, "pod team-a/p waits: 0 of 1 nodes can allocate its devices.\n  - node n1: other claims hold the devices\n", ""},
-		"pod of a kind":        {[]string{"pod/p"}, 0, holds, ""},
-		"claim":                {[]string{"claim/want"}, 0, holds, ""},
-		"name of a claim":      {[]string{"want"}, 0, "claim team-a/want waits", ""},
-		"devices":              {[]string{"p", "-v"}, 0, "request gpu: gpu-0000-1b-00-0: held by claim team-b/a\n", ""},
-		"claim in a file":      {[]string{"-f", file("claim.json", claimText)}, 1, holds, ""},
-		"workload in a file":   {[]string{"-f", file("job.yaml", manifestText)}, 1, "pod team-a/train waits", ""},
-		"json":                 {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
-		"name":                 {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
-		"no such name":         {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},
-		"job":                  {[]string{"job/train"}, 0, holds, ""},
-		"job without pods":     {[]string{"job/none"}, 1, "", `job team-a/none has no pod. The API server refuses its pods: pods "none-x" is forbidden: exceeded quota: none. To start them, end other pods`},
-		"no such job":          {[]string{"jobs/absent"}, 1, "", "read jobs team-a/absent"},
-		"no such kind":         {[]string{"cronjob/a"}, 2, "", `"cronjob/a": name a pod, a claim, a Job, Deployment`},
-		"neither":              {nil, 2, "", "name a pod or claim, or give a file with -f"},
-		"no such file":         {[]string{"-f", filepath.Join(dir, "absent")}, 2, "", "read the manifest"},
-		"no manifest":          {[]string{"-f", file("text", "{{{")}, 2, "", "document 1 of the manifest"},
-		"a manifest without":   {[]string{"-f", file("none.yaml", "kind: ConfigMap\napiVersion: v1\n")}, 2, "", "has no pod, claim or template"},
-		"old version":          {[]string{"-f", file("old.json", strings.Replace(claimText, "k8s.io/v1", "k8s.io/v1beta1", 1))}, 2, "write it in resource.k8s.io/v1", ""},
-		"malformed quantity":   {[]string{"-f", file("bad.json", strings.Replace(claimText, `}}]`, `,"capacity":{"requests":{"memory":"lots"}}}}]`, 1))}, 2, "is refused: quantities must match", ""},
-		"board":                {[]string{"-f", file("plan.json", claimText), "--board", "a30"}, 0, "claim team-a/want fits on template now.", "assumed: "},
-		"board with a job":     {[]string{"-f", file("plan.yaml", manifestText), "--board", "t4-1"}, 1, "request gpu: ask for 1 instead of 2; at once it fits on template", ""},
-		"no such board":        {[]string{"-f", file("plan.json", claimText), "--board", "absent"}, 2, "", "is not known, use one of"},
-		"a board and a name":   {[]string{"p", "--board", "a30"}, 2, "", "--board needs the objects of a file"},
-		"no time":              {[]string{"p", "--time-limit", "0s"}, 2, "", "--time-limit must be more than 0"},
-		"standard input":       {[]string{"-f", "-"}, 2, "", "- has no pod, claim or template"},
-		"unknown output":       {[]string{"p", "-o", "xml"}, 2, "", "xml"},
-		"two names":            {[]string{"p", "q"}, 1, "", "accepts at most 1 arg"},
-		"a file and a name":    {[]string{"p", "-f", "x"}, 2, "", "name a pod or claim, or give a file"},
-		"a kind but no object": {[]string{"claim/absent"}, 1, "", "read ResourceClaim team-a/absent"},
+		"pod":                           {[]string{"p"}, 0, "pod team-a/p waits: 0 of 1 nodes can allocate its devices.\n  - node n1: other claims hold the devices\n", ""},
+		"pod of a kind":                 {[]string{"pod/p"}, 0, holds, ""},
+		"claim":                         {[]string{"claim/want"}, 0, holds, ""},
+		"name of a claim":               {[]string{"want"}, 0, "claim team-a/want waits", ""},
+		"devices":                       {[]string{"p", "-v"}, 0, "request gpu: gpu-0000-1b-00-0: held by claim team-b/a\n", ""},
+		"claim in a file":               {[]string{"-f", file("claim.json", claimText)}, 1, holds, ""},
+		"workload in a file":            {[]string{"-f", file("job.yaml", manifestText)}, 1, "pod team-a/train waits", ""},
+		"a template's name, misspelled": {[]string{"-f", naming("resourceClaimTemplateName", "gpu-onee")}, 1, "create it, or is gpu-one meant?", ""},
+		"a template where a claim is":   {[]string{"-f", naming("resourceClaimName", "gpu-one")}, 1, "a ResourceClaimTemplate of this name does: write resourceClaimTemplateName", ""},
+		"a claim where a template is":   {[]string{"-f", naming("resourceClaimTemplateName", "want")}, 1, "a ResourceClaim of this name does: write resourceClaimName", ""},
+		"json":                          {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
+		"name":                          {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
+		"no such name":                  {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},
+		"job":                           {[]string{"job/train"}, 0, holds, ""},
+		"job without pods":              {[]string{"job/none"}, 1, "", `job team-a/none has no pod. The API server refuses its pods: pods "none-x" is forbidden: exceeded quota: none. To start them, end other pods`},
+		"no such job":                   {[]string{"jobs/absent"}, 1, "", "read jobs team-a/absent"},
+		"no such kind":                  {[]string{"cronjob/a"}, 2, "", `"cronjob/a": name a pod, a claim, a Job, Deployment`},
+		"neither":                       {nil, 2, "", "name a pod or claim, or give a file with -f"},
+		"no such file":                  {[]string{"-f", filepath.Join(dir, "absent")}, 2, "", "read the manifest"},
+		"no manifest":                   {[]string{"-f", file("text", "{{{")}, 2, "", "document 1 of the manifest"},
+		"a manifest without":            {[]string{"-f", file("none.yaml", "kind: ConfigMap\napiVersion: v1\n")}, 2, "", "has no pod, claim or template"},
+		"old version":                   {[]string{"-f", file("old.json", strings.Replace(claimText, "k8s.io/v1", "k8s.io/v1beta1", 1))}, 2, "write it in resource.k8s.io/v1", ""},
+		"malformed quantity":            {[]string{"-f", file("bad.json", strings.Replace(claimText, `}}]`, `,"capacity":{"requests":{"memory":"lots"}}}}]`, 1))}, 2, "is refused: quantities must match", ""},
+		"board":                         {[]string{"-f", file("plan.json", claimText), "--board", "a30"}, 0, "claim team-a/want fits on template now.", "assumed: "},
+		"board with a job":              {[]string{"-f", file("plan.yaml", manifestText), "--board", "t4-1"}, 1, "request gpu: ask for 1 instead of 2; at once it fits on template", ""},
+		"no such board":                 {[]string{"-f", file("plan.json", claimText), "--board", "absent"}, 2, "", "is not known, use one of"},
+		"a board and a name":            {[]string{"p", "--board", "a30"}, 2, "", "--board needs the objects of a file"},
+		"no time":                       {[]string{"p", "--time-limit", "0s"}, 2, "", "--time-limit must be more than 0"},
+		"standard input":                {[]string{"-f", "-"}, 2, "", "- has no pod, claim or template"},
+		"unknown output":                {[]string{"p", "-o", "xml"}, 2, "", "xml"},
+		"two names":                     {[]string{"p", "q"}, 1, "", "accepts at most 1 arg"},
+		"a file and a name":             {[]string{"p", "-f", "x"}, 2, "", "name a pod or claim, or give a file"},
+		"a kind but no object":          {[]string{"claim/absent"}, 1, "", "read ResourceClaim team-a/absent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := e.kubectl(append([]string{"why"}, c.args...)...)

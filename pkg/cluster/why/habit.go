@@ -22,8 +22,8 @@ import (
 func (a *asker) otherResource(name corev1.ResourceName) string {
 	switch name {
 	case "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores":
-		return "; HAMi's limits need the chart value podShares and the namespace's label " +
-			"gpu.nvidia.com/pod-shares=true; kubectl gpu run NAME --image IMAGE --memory 10Gi prints a share's claim"
+		return "; HAMi's limits need the chart value podShares and the namespace's label " + a.Driver +
+			"/pod-shares=true; kubectl gpu run NAME --image IMAGE --memory 10Gi prints a share's claim"
 	}
 	var known []string
 	for _, class := range a.Cluster.Classes {
@@ -34,10 +34,14 @@ func (a *asker) otherResource(name corev1.ResourceName) string {
 			known = append(known, served)
 		}
 	}
-	if near := admission.Nearest(strings.TrimPrefix(string(name), "nvidia.com/"), known); near != "" {
-		return "; is nvidia.com/" + near + " meant?"
+	text := ""
+	if strings.HasSuffix(string(name), ".shared") {
+		text = "; sharing.config of no node with such devices has replicas and renameByDefault"
 	}
-	return ""
+	if near := admission.Nearest(strings.TrimPrefix(string(name), "nvidia.com/"), known); near != "" {
+		text += "; is nvidia.com/" + near + " meant?"
+	}
+	return text
 }
 
 // otherTemplate says what a pod can name instead of a ResourceClaimTemplate that does not exist.
@@ -64,16 +68,17 @@ func otherTemplate(
 var (
 	belowExactly = regexp.MustCompile(`unknown field "spec\.(spec\.)?devices\.requests\[\d+\]\.` +
 		`(deviceClassName|selectors|allocationMode|count|adminAccess|tolerations|capacity)"`)
-	inBytes = regexp.MustCompile(`\d+[kKMGTP]i?B`)
+	inBytes = regexp.MustCompile(`"([0-9.]+(?:k|[KMGTP]i?))B"`)
 )
 
 // mended says how a field that an API server refuses is written, as the end of a sentence, or nothing.
 func mended(refusal, object string) string {
-	switch {
-	case belowExactly.MatchString(refusal):
+	if belowExactly.MatchString(refusal) {
 		return ` (in resource.k8s.io/v1 it stands below "exactly:")`
-	case strings.Contains(refusal, "quantities must match") && inBytes.MatchString(object):
-		return " (write " + strings.TrimSuffix(inBytes.FindString(object), "B") + " without the B)"
+	}
+	amount := inBytes.FindStringSubmatch(object)
+	if amount != nil && strings.Contains(refusal, "quantities must match") {
+		return " (write " + strings.Replace(amount[1], "K", "k", 1) + " for " + amount[1] + "B)"
 	}
 	return ""
 }

@@ -207,7 +207,7 @@ func (a *asker) serve(w *wanted) {
 			q := n.Status.Allocatable[name]
 			return !q.IsZero()
 		})
-		profile, partition := strings.CutPrefix(string(name), "nvidia.com/mig-")
+		profile, partition := strings.CutPrefix(strings.TrimSuffix(string(name), ".shared"), "nvidia.com/mig-")
 		lacks := ""
 		if partition {
 			lacks = a.lacksProfile(profile)
@@ -222,8 +222,8 @@ func (a *asker) serve(w *wanted) {
 				name, strings.TrimPrefix(string(name), resourceapi.ResourceDeviceClassPrefix))
 		case plugin:
 			w.notes = append(w.notes,
-				fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it%s.",
-					name, a.otherResource(name)))
+				fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.",
+					name))
 		case lacks != "":
 			w.missing = append(w.missing, Reason{Text: fmt.Sprintf("%s, so nothing serves %s", lacks, name)})
 		default:
