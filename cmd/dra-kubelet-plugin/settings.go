@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -95,13 +94,6 @@ func (s *sharingSettings) reload() {
 	s.lastError, s.valid = "", true
 	for _, field := range ignored {
 		klog.Background().Info("The sharing settings have an unknown field", "field", field)
-	}
-	if slices.Contains(ignored, "resources") { // Pods that ask for its names wait.
-		s.reports.Report(&claimerror.Error{
-			Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
-			Cause:  errors.New("the field resources has no effect: GPUs are not named by patterns of their models"),
-			Remedy: "make a DeviceClass for each of its names: extendedResourceName and a selector of productName",
-		})
 	}
 	next := *s.current.Load()
 	next.Settings = parsed

@@ -65,11 +65,6 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 	if replicas() != 2 {
 		t.Errorf("%d replicas", replicas())
 	}
-	reports = nil
-	write("{flags: {}, resources: {gpus: [{pattern: '*H100*', name: h100}]}, sharing: {timeSlicing: {replicas: 2}}}")
-	if len(reports) != 1 || !strings.Contains(reports[0].Error(), "the field resources has no effect") {
-		t.Errorf("names by patterns: %v", reports)
-	}
 	if o, ok := s.Offer(gpu.GPU{MemoryBytes: 8 << 30}, "", ""); !ok || o.Memory != 4<<30 {
 		t.Errorf("%+v", o)
 	}

@@ -24,9 +24,6 @@ const (
 	UnknownVersion = "0.0.0"
 	// MIGLayoutAttribute is the attribute of a whole GPU with the name of its MIG layout.
 	MIGLayoutAttribute resourceapi.QualifiedName = "migLayout"
-	// SharedResourceAttribute is the attribute of a device whose shares the device plugin would rename, with the
-	// name of their extended resource.
-	SharedResourceAttribute resourceapi.QualifiedName = "sharedResource"
 )
 
 // OfNow reports whether a taint is one that a device has on its node for a time: for a fault, a cordon or a

@@ -172,19 +172,20 @@ func TestAuto_ClaimsWithCapacity_GetASelector(t *testing.T) {
 	}
 }
 
-// TestReplicas_Renamed_PodsUseTheNames has pods as written for a device plugin that renames the shares. The attribute with the name
+// TestReplicas_Renamed_PodsUseTheNames has pods as written for a device plugin that renames the shares. The attribute renameByDefault
 // fills whole GPUs of a large board: the API server refuses devices with more than 32 attributes and capacities.
 func TestReplicas_Renamed_PodsUseTheNames(t *testing.T) {
 	ctx := testContext(t, "--set-json", `sharing.config={"version":"v1","sharing":{"timeSlicing":{"renameByDefault":true,`+
-		`"resources":[{"name":"nvidia.com/gpu","replicas":4,"rename":"quarter"},{"name":"nvidia.com/mig-1g.10gb","replicas":2}]}}}`)
+		`"resources":[{"name":"nvidia.com/gpu","replicas":4},{"name":"nvidia.com/mig-1g.10gb","replicas":2}]}}}`)
 	namespace := createNamespace(ctx, t, nil)
-	for name, want := range map[string]int64{"nvidia.com/quarter": 20389 << 20, "nvidia.com/mig-1g.10gb.shared": 4928 << 20} {
+	for name, want := range map[string]int64{"nvidia.com/gpu.shared": 20389 << 20, "nvidia.com/mig-1g.10gb.shared": 4928 << 20} {
 		pod := strings.TrimPrefix(name, "nvidia.com/")
 		createPod(ctx, t, namespace, pod, "", func(spec *corev1.PodSpec) {
 			spec.ResourceClaims, spec.Containers[0].Resources.Claims = nil, nil
 			spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceName(name): resource.MustParse("1")}
 		})
 		p := waitRunning(ctx, t, namespace, pod)
+		checkPod(ctx, t, p)
 		claims, err := cluster.Claims(ctx, p)
 		must(t, err)
 		for _, r := range env.Results(claims[0]) {
@@ -192,13 +193,12 @@ func TestReplicas_Renamed_PodsUseTheNames(t *testing.T) {
 				t.Errorf("the pod for %s has %d bytes of %s, want a share of %d", name, bytes, r.Device, want)
 			}
 		}
-		checkPod(ctx, t, p)
 	}
 	gpus, err := cluster.Devices(ctx, "gpu")
 	must(t, err)
-	most := 0
 	for _, d := range gpus {
-		most = max(most, len(d.Attributes)+len(d.Capacity))
+		if !ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) {
+			t.Errorf("%s has no attribute renameByDefault", d.Name)
+		}
 	}
-	t.Logf("GPUs have up to %d attributes and capacities", most)
 }

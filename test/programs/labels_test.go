@@ -155,7 +155,6 @@ func TestLabels_Node_AsFeatureDiscovery(t *testing.T) {
 		}},
 		"time slices":                       {board: "l40s-4", strategy: "none", settings: replicas("timeSlicing", "nvidia.com/gpu", "")},
 		"time slices, renamed":              {board: "l40s-4", strategy: "none", settings: replicas("timeSlicing", "nvidia.com/gpu", "renameByDefault: true, ")},
-		"time slices, renamed by hand":      {board: "l40s-4", strategy: "none", settings: plain + "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/quarter, replicas: 4}]}}\n"},
 		"MPS":                               {board: "l40s-4", strategy: "none", settings: replicas("mps", "nvidia.com/gpu", "")},
 		"time slices of partitions":         {board: "hgx-h100", partitions: several, strategy: "mixed", settings: replicas("timeSlicing", "nvidia.com/mig-2g.20gb", "")},
 		"time slices of GPUs in MIG mode":   {board: "hgx-h100", partitions: oneSort, strategy: "mixed", settings: replicas("timeSlicing", "nvidia.com/gpu", "")},

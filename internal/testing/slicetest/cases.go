@@ -46,7 +46,7 @@ var settingsFiles = func() map[string]string {
 		"one profile":        "publish: [{profiles: [Auto, 1g.10gb], shareable: Partitions}]",
 		"one device": "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, rename: " +
 			"nvidia.com/" +
-			strings.Repeat("x", 53) + ", devices: [0], replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}",
+			strings.Repeat("x", 200) + ", devices: [0], replicas: 2}, {name: nvidia.com/gpu, replicas: 3}]}}",
 	}
 	for _, section := range []string{"timeSlicing", "mps"} {
 		for _, renamed := range []bool{false, true} {

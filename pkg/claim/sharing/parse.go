@@ -52,7 +52,7 @@ type shared struct {
 
 type entry struct {
 	Name      string          `json:"name"`
-	Rename    string          `json:"rename"`
+	Rename    json.RawMessage `json:"rename"`
 	Devices   json.RawMessage `json:"devices"`
 	Replicas  *int            `json:"replicas"`
 	MaxShares *int            `json:"maxShares"`
@@ -98,9 +98,11 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 	sections := map[v1beta1.Strategy]*shared{v1beta1.StrategyTimeSlicing: f.Sharing.TimeSlicing,
 		v1beta1.StrategyMPS: f.Sharing.MPS}
 	for _, strategy := range slices.Backward(strategies) { // The first rule for a device counts.
-		if err := s.add(strategy, sections[strategy.Name]); err != nil {
+		more, err := s.add(strategy, sections[strategy.Name])
+		if err != nil {
 			return Settings{}, nil, err
 		}
+		ignored = append(ignored, more...)
 	}
 	return s, slices.Sorted(slices.Values(ignored)), s.clash()
 }
@@ -129,41 +131,45 @@ func bounded(field string, n *int, limit int) (int, error) {
 	return *n, nil
 }
 
-func (s *Settings) add(strategy Strategy, from *shared) (err error) {
+func (s *Settings) add(strategy Strategy, from *shared) (ignored []string, err error) {
 	if from == nil {
-		return nil
+		return nil, nil
 	}
 	field := "sharing." + strategy.Section
 	common := rule{policy: Policy{
 		Strategy: strategy.Name,
 		FailMany: from.FailRequestsGreaterThanOne,
 		Interval: v1beta1.Interval(from.Interval),
-	}, renamed: from.RenameByDefault}
+		Renamed:  from.RenameByDefault,
+	}}
 	if i := common.policy.Interval; i != "" && !slices.Contains(v1beta1.Intervals, i) {
-		return fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field,
+		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field,
 			clip(from.Interval))
 	}
 	if common.policy.Interval != "" && !strategy.Interval {
-		return fmt.Errorf("%s.interval: only timeSlicing has this field", field)
+		return nil, fmt.Errorf("%s.interval: only timeSlicing has this field", field)
 	}
 	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, maxClients); err != nil {
-		return err
+		return nil, err
 	}
 	for i, e := range from.Resources {
 		r, err := e.rule(fmt.Sprintf("%s.resources[%d]", field, i), common)
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if e.Rename != nil {
+			ignored = append(ignored, fmt.Sprintf("%s.resources[%d].rename", field, i))
 		}
 		s.rules = append(s.rules, r)
 	}
 	if from.Replicas != nil {
 		if common.policy.Replicas, err = bounded(field+".replicas", from.Replicas, maxReplicas); err != nil {
-			return err
+			return nil, err
 		}
 		common.name, common.devices = "nvidia.com/*", devices{all: true}
 		s.rules = append(s.rules, common)
 	}
-	return nil
+	return ignored, nil
 }
 
 func (e entry) rule(field string, r rule) (rule, error) {
@@ -186,16 +192,6 @@ func (e entry) rule(field string, r rule) (rule, error) {
 	if !strings.HasPrefix(r.name, "nvidia.com/") {
 		return r, fmt.Errorf("%s.name: %q is not a GPU resource, use nvidia.com/gpu or nvidia.com/mig-1g.10gb",
 			field, clip(e.Name))
-	}
-	if r.rename = e.Rename; e.Rename != "" && !strings.Contains(e.Rename, "/") {
-		r.rename = "nvidia.com/" + e.Rename
-	}
-	if r.rename == r.name { // The device plugin then renames nothing.
-		r.rename, r.renamed = "", false
-	}
-	if r.rename != "" && !ValidResource(r.rename) {
-		return r, fmt.Errorf("%s.rename: shares cannot be called %q, use a name such as gpu.shared, of up to %d "+
-			"characters", field, clip(e.Rename), maxResourceName)
 	}
 	r.nodes, r.products = e.Nodes, e.Products
 	if err := checkPatterns(field,

@@ -10,9 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -31,20 +28,9 @@ type Policy struct {
 	Interval v1beta1.Interval
 	// None disables sharing of the device.
 	None bool
-	// Resource is the extended resource of the shares if the device plugin would rename it, or empty.
-	Resource string
+	// Renamed means that the device plugin would rename the resource of the shares.
+	Renamed bool
 }
-
-// ValidResource reports whether shares can have a name as their extended resource. The names of whole GPUs and
-// partitions are not for shares: pods that ask for these devices would get less.
-func ValidResource(name string) bool {
-	below, ours := strings.CutPrefix(name, "nvidia.com/")
-	whole := below == "gpu" || strings.HasPrefix(below, "mig-") && !strings.HasSuffix(below, ".shared")
-	return ours && !whole && len(below) <= maxResourceName && len(validation.IsQualifiedName(name)) == 0
-}
-
-// maxResourceName is the length of a name below nvidia.com that fits into an attribute.
-const maxResourceName = resourceapi.DeviceAttributeMaxValueLength - len("nvidia.com/")
 
 // Step is the unit of a memory request, in bytes; MinMemory is the minimum. A CUDA context takes many times that, and
 // no driver reserves so much of a board that nothing of it is left.
@@ -67,8 +53,8 @@ type Offer struct {
 	Compute int
 	// MaxShares is the maximum number of concurrent shares.
 	MaxShares int
-	// Resource is the policy's.
-	Resource string
+	// Renamed is the policy's.
+	Renamed bool
 }
 
 // OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. If only the policy
@@ -86,7 +72,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, supervised bool) (Offer, bool)
 	s := Default(p, g, supervised)
 	o := Offer{Strategy: s.Name, Memory: total / Step * Step, MaxShares: maxShares(p, g, profile, s)}
 	if p.Replicas > 1 {
-		o.Memory, o.Resource = max(total/uint64(p.Replicas)/Step*Step, MinMemory), p.Resource
+		o.Memory, o.Renamed = max(total/uint64(p.Replicas)/Step*Step, MinMemory), p.Renamed
 		if s.Limits {
 			o.Compute = max(100/p.Replicas, 1)
 		}
@@ -145,9 +131,6 @@ type rule struct {
 	name            string
 	nodes, products []string
 	devices         devices
-	// rename is the extended resource of the shares. With renamed and without rename it is the device's with .shared.
-	rename  string
-	renamed bool
 }
 
 // devices selects all devices, the first count, or a list of indices, UUIDs or "GPU:partition".
@@ -169,9 +152,6 @@ func (s Settings) Policy(node string, g gpu.GPU, profile string) Policy {
 		if r.fits(node, g, resource) {
 			policy = r.policy
 			policy.MaxShares = cmp.Or(policy.MaxShares, s.common.MaxShares)
-			if policy.Resource = r.rename; r.renamed && r.rename == "" {
-				policy.Resource = resource + ".shared"
-			}
 			break
 		}
 	}

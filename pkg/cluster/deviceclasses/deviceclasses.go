@@ -22,7 +22,6 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/wire"
 )
 
 // ManagedBy is the label of the classes that this package builds; its value is the driver's name. The controller never
@@ -42,10 +41,13 @@ type Options struct {
 	// GPUs enables the class of all GPUs, which the chart also creates, with the extended resource name GPUResource.
 	GPUs        bool
 	GPUResource string
-	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name,
-	// and no class of renamed shares.
+	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name, and
+	// no classes of renamed shares.
 	ResourcePrefix string
 }
+
+// renamed is the attribute of devices whose shares the device plugin would rename.
+const renamed = "renameByDefault"
 
 // Class is a wanted DeviceClass.
 type Class struct {
@@ -64,45 +66,36 @@ func Build(
 		what, name       string
 		kind             gpu.Kind
 		attribute, value string
-		// profile also selects shares whose name has it.
-		profile string
+		// resource is the extended resource.
+		resource string
 	}
-	const renamed = string(wire.SharedResourceAttribute)
 	choices := map[choice]int{}
 	for k, nodes := range publishers {
+		profile := k.Type == gpu.KindMIG && gpu.ValidProfile(k.Profile)
 		switch {
-		case k.Resource != "":
-			if o.ResourcePrefix == "" || k.Resource == o.GPUResource {
-				continue
-			}
-			profile := ""
-			if k.Resource == o.profileResource(k.Profile)+".shared" {
-				profile = k.Profile
-			}
-			name := o.sharesName(k.Resource)
-			choices[choice{"shares", name, k.Type, renamed, k.Resource, profile}] += nodes
+		// Shares have the names that the device plugin gives them.
+		case k.Renamed && o.ResourcePrefix == "":
+		case k.Renamed && k.Type == gpu.KindGPU:
+			resource := cmp.Or(o.GPUResource, "nvidia.com/gpu") + ".shared"
+			choices[choice{"shares of", "shared." + o.Driver, k.Type, renamed, "GPUs", resource}] += nodes
+		case k.Renamed && profile:
+			name := "mig-" + ProfileLabel(k.Profile) + ".shared." + o.domain()
+			resource := o.profileResource(k.Profile) + ".shared"
+			choices[choice{"shares of", name, k.Type, renamed, k.Profile, resource}] += nodes
+		case k.Renamed:
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
 			choices[choice{"model", o.modelName(k.Product), k.Type, "productName", k.Product, ""}] += nodes
-		case k.Type == gpu.KindMIG && gpu.ValidProfile(k.Profile) && o.Profiles:
-			choices[choice{"MIG profile", o.profileName(k.Profile), k.Type, "profile", k.Profile, ""}] += nodes
+		case profile && o.Profiles:
+			name, resource := o.profileName(k.Profile), o.profileResource(k.Profile)
+			choices[choice{"MIG profile", name, k.Type, "profile", k.Profile, resource}] += nodes
 		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
 			size := strconv.Itoa(k.GPUs)
 			name := "nvlink-" + size + "." + o.Driver
 			choices[choice{"NVLink groups of", name, k.Type, "gpuCount", size, ""}] += nodes
 		}
 	}
-	of := func(c choice) *resourceapi.DeviceClass {
-		class := o.class(c.name, c.kind, "profile", c.profile, c.attribute, c.value)
-		switch {
-		case c.attribute == renamed:
-			class.Spec.ExtendedResourceName = &c.value
-		case c.kind == gpu.KindMIG && o.ResourcePrefix != "":
-			class.Spec.ExtendedResourceName = new(o.profileResource(c.value))
-		}
-		return class
-	}
 	if o.GPUs {
-		c := o.class(o.Driver, gpu.KindGPU)
+		c := o.class(o.Driver, gpu.KindGPU, "", "")
 		if o.GPUResource != "" {
 			c.Spec.ExtendedResourceName = &o.GPUResource
 		}
@@ -111,7 +104,8 @@ func Build(
 	exists := map[choice]int{}
 	for c := range choices {
 		if class := existing[c.name]; class != nil &&
-			equality.Semantic.DeepEqual(class.Spec.Selectors, of(c).Spec.Selectors) {
+			equality.Semantic.DeepEqual(class.Spec.Selectors,
+				o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
 			exists[c] = 1
 		}
 	}
@@ -135,13 +129,17 @@ func Build(
 			continue
 		}
 		made[c.name] = c.value
-		classes = append(classes, Class{of(c), nodes})
+		class := o.class(c.name, c.kind, c.attribute, c.value)
+		if c.resource != "" {
+			class.Spec.ExtendedResourceName = &c.resource
+		}
+		classes = append(classes, Class{class, nodes})
 	}
 	return classes, problems
 }
 
 // reserved matches the beginnings of names of other classes than those of models.
-var reserved = regexp.MustCompile(`^(mig|nvlink|monitor|shares)(-|$)`)
+var reserved = regexp.MustCompile(`^(mig|nvlink|monitor|shared)(-|$)`)
 
 // hashLength is the length of a hyphen and the hash in a model's name.
 const hashLength = 7
@@ -185,18 +183,17 @@ func withHash(model, of string, room int) string {
 
 // profileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
 func (o Options) profileName(profile string) string {
-	return "mig-" + ProfileLabel(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
+	return "mig-" + ProfileLabel(profile) + "." + o.domain()
 }
 
-// profileResource is the extended resource of a profile, as the device plugin spells it.
+func (o Options) domain() string { return strings.TrimPrefix(o.Driver, "gpu.") }
+
+// profileResource is the extended resource of a profile as the device plugin spells it, or empty.
 func (o Options) profileResource(profile string) string {
+	if o.ResourcePrefix == "" {
+		return ""
+	}
 	return o.ResourcePrefix + strings.ReplaceAll(profile, "+", ".")
-}
-
-// sharesName is the name of the class of renamed shares: shares-gpu.shared.nvidia.com for nvidia.com/gpu.shared.
-func (o Options) sharesName(resource string) string {
-	_, name, _ := strings.Cut(resource, "/")
-	return "shares-" + name + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 
 // ProfileLabel spells a profile for class names: "+" becomes "." and "-" becomes "-no-", as in names of devices.
@@ -204,16 +201,19 @@ func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
 }
 
-// class selects by driver first, then by attributes with a value, each before its value. A selector that fails on one
+// class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
 // device fails every allocation that reaches this device.
-func (o Options) class(name string, kind gpu.Kind, equal ...string) *resourceapi.DeviceClass {
+func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
 	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver,
 		string(kind))
-	for pair := range slices.Chunk(equal, 2) {
-		attribute, value := pair[0], pair[1]
-		if value == "" {
-			continue
+	if attribute == renamed {
+		expression += fmt.Sprintf(" && has(device.attributes[%[1]q].%[2]s) && device.attributes[%[1]q].%[2]s", o.Driver,
+			attribute)
+		if attribute = ""; kind == gpu.KindMIG {
+			attribute = "profile"
 		}
+	}
+	if attribute != "" {
 		if kind != gpu.KindGroup { // A group's size is an int.
 			value = strconv.Quote(value)
 		}

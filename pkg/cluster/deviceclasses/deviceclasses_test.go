@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
@@ -60,38 +61,37 @@ func TestBuild_ModelsProfilesAndGroups_OneClassEach(t *testing.T) {
 	}
 }
 
-// TestBuild_RenamedShares_ClassWithTheirResource has shares that the device plugin's settings rename.
-func TestBuild_RenamedShares_ClassWithTheirResource(t *testing.T) {
+// TestBuild_RenamedShares_ClassWithTheDevicePluginsName has shares that the device plugin's settings rename.
+func TestBuild_RenamedShares_ClassWithTheDevicePluginsName(t *testing.T) {
 	publishers := map[pool.Kind]int{
-		{Type: gpu.KindGPU, GPUs: 1, Resource: "nvidia.com/gpu.shared"}:                                   2,
-		{Type: gpu.KindMIG, Profile: "1g.10gb+me", GPUs: 1, Resource: "nvidia.com/mig-1g.10gb.me.shared"}: 1,
-		{Type: gpu.KindMIG, Profile: "2g.20gb", GPUs: 1, Resource: "nvidia.com/part"}:                     1,
-		{Type: gpu.KindMIG, Profile: "3g.40gb", GPUs: 1, Resource: "nvidia.com/part"}:                     1,
-		{Type: gpu.KindGPU, GPUs: 1, Resource: "nvidia.com/every"}:                                        1,
+		{Type: gpu.KindGPU, GPUs: 1, Renamed: true}:                        2,
+		{Type: gpu.KindMIG, Profile: "1g.10gb+me", GPUs: 1, Renamed: true}: 1,
+		{Type: gpu.KindMIG, Profile: "nonsense", GPUs: 1, Renamed: true}:   1,
+		{Type: gpu.KindGroup, GPUs: 4, Renamed: true}:                      1,
+		{Type: gpu.KindGPU, Product: "Shared", GPUs: 1}:                    1,
 	}
-	o := options
-	o.GPUResource = "nvidia.com/every"
-	classes, problems := Build(publishers, nil, o)
+	classes, problems := Build(publishers, nil, options)
 	if len(problems) > 0 {
 		t.Error(problems)
 	}
-	profile := selector.Name{Domain: o.Driver, ID: "profile"}
 	got := map[string][]string{}
 	for _, c := range classes {
 		r, err := selector.Read(c.Spec.Selectors[0].CEL.Expression)
-		if err != nil || r.Required[selector.Name{Domain: o.Driver, ID: "sharedResource"}][0] != *c.Spec.ExtendedResourceName {
+		if err != nil || !r.Complete {
 			t.Errorf("%s: %+v, %v", c.Name, r, err)
 		}
-		got[c.Name] = append([]string{*c.Spec.ExtendedResourceName, r.Type(o.Driver)}, r.Required[profile]...)
+		got[c.Name] = append([]string{ptr.Deref(c.Spec.ExtendedResourceName, ""), r.Type(options.Driver)},
+			r.Required[selector.Name{Domain: options.Driver, ID: "profile"}]...)
 	}
 	if diff := cmp.Diff(map[string][]string{
-		"shares-gpu.shared.nvidia.com":            {"nvidia.com/gpu.shared", "gpu"},
-		"shares-mig-1g.10gb.me.shared.nvidia.com": {"nvidia.com/mig-1g.10gb.me.shared", "mig", "1g.10gb+me"},
-		"shares-part.nvidia.com":                  {"nvidia.com/part", "mig"},
+		"shared.gpu.nvidia.com":            {"nvidia.com/gpu.shared", "gpu"},
+		"mig-1g.10gb.me.shared.nvidia.com": {"nvidia.com/mig-1g.10gb.me.shared", "mig", "1g.10gb+me"},
+		"model-shared.gpu.nvidia.com":      {"", "gpu"},
 	}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	o.ResourcePrefix = ""
+	o := options
+	o.ResourcePrefix, o.Models = "", false
 	if classes, _ := Build(publishers, nil, o); len(classes) != 0 {
 		t.Errorf("without names of extended resources there are %v", classes)
 	}

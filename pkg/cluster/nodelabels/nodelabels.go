@@ -178,7 +178,7 @@ func (l labels) resource(name, product string, devices []device) {
 	if name == "gpu" && d.Type != gpu.KindGPU {
 		replicas, strategy = 0, "none"
 	}
-	if replicas > 1 && pool.Text(d.Device, wire.SharedResourceAttribute) == "" {
+	if replicas > 1 && !ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) {
 		product += "-SHARED"
 	}
 	l.put(name+".product", product)

@@ -21,9 +21,9 @@ type Kind struct {
 	Profile string
 	// GPUs is the size of a group, and 1 for other devices.
 	GPUs int
-	// Resource is the extended resource of shares that a node's settings rename. Only Publishers has it, in kinds
-	// beside those of the devices with these shares.
-	Resource string
+	// Renamed means the shares of devices that the device plugin would rename. Only Publishers has such kinds, beside
+	// those of the devices.
+	Renamed bool
 }
 
 // KindOf reads the kind of a device of this driver. It reads only strings: no selector of a DeviceClass finds the same

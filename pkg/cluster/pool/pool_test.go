@@ -259,27 +259,6 @@ func TestKindOf_ProductAsVersion_HasNone(t *testing.T) {
 	}
 }
 
-// TestPublishers_SharedResources_OnlyOfShares has nodes that name resources, also those of whole devices.
-func TestPublishers_SharedResources_OnlyOfShares(t *testing.T) {
-	for name, want := range map[string]bool{
-		"nvidia.com/gpu.shared": true, "nvidia.com/mig-1g.10gb.shared": true, "nvidia.com/Quarter_1": true,
-		"nvidia.com/gpu": false, "nvidia.com/mig-1g.10gb": false, "amd.com/gpu.shared": false, "gpu.shared": false,
-		"nvidia.com/": false, "nvidia.com/a/b": false, "nvidia.com/" + strings.Repeat("x", 54): false,
-		"requests.nvidia.com/gpu": false, "": false,
-	} {
-		d := resourceapi.Device{Name: "d", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"type": {StringValue: new("gpu")}, "sharedResource": {StringValue: &name},
-		}}
-		s := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-			NodeName: new("n"), Pool: resourceapi.ResourcePool{Name: "n/gpu"}, Devices: []resourceapi.Device{d},
-		}}
-		_, found := pool.Publishers([]pool.Pool{pool.Of([]*pool.Slice{pool.Unshared(&s)})})[pool.Kind{Type: gpu.KindGPU, GPUs: 1, Resource: name}]
-		if found != (want || name == "") { // Without a resource it is the device's own kind.
-			t.Errorf("%q: %v", name, found)
-		}
-	}
-}
-
 // TestFold_KindsOfFaultyNodes_OneKind has a kind that only faulty nodes publish, and one beyond the limit.
 func TestFold_KindsOfFaultyNodes_OneKind(t *testing.T) {
 	kind := func(profile string) pool.Kind {

@@ -16,8 +16,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/wire"
 )
@@ -42,7 +42,7 @@ type Shape struct {
 	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds []Kind
-	// renamed are the kinds of devices with shares under another extended resource.
+	// renamed are the kinds of renamed shares.
 	renamed []Kind
 	places  []Place
 	// Pool.With adds these.
@@ -71,8 +71,8 @@ func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
 		}
 		kind := KindOf(d)
 		s.Kinds = append(s.Kinds, kind)
-		if name := Text(d, wire.SharedResourceAttribute); sharing.ValidResource(name) {
-			s.renamed = append(s.renamed, Kind{Type: kind.Type, Profile: kind.Profile, GPUs: 1, Resource: name})
+		if ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) {
+			s.renamed = append(s.renamed, Kind{Type: kind.Type, Profile: kind.Profile, GPUs: 1, Renamed: true})
 		}
 	}
 	s.possible, s.layouts = possible(s), layoutsOf(s)

@@ -146,7 +146,7 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	s.GPUs = append(s.GPUs, spare)
 	o := full
 	o.Sharing = sharingtest.Source{OfferOf: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
-		return sharing.OfferOf(sharing.Policy{Replicas: 2, Resource: "nvidia.com/gpu.shared"}, g, profile, true)
+		return sharing.OfferOf(sharing.Policy{Replicas: 2, Renamed: true}, g, profile, true)
 	}, SharesOf: func(g gpu.GPU, _ string) sharing.Placements {
 		if g.PCIAddress == "0000:f0:00.0" {
 			return sharing.LaterPlacements

@@ -368,19 +368,19 @@ var attributes = []attribute{
 			return "container"
 		})},
 	{Entry{
-		Name:    string(wire.SharedResourceAttribute),
-		Type:    "string",
+		Name:    "renameByDefault",
+		Type:    "bool",
 		Devices: gpuOrMIG,
 		Source:  "the node's settings",
-		Meaning: "The extended resource of the device's shares if the node's sharing settings rename it, such as " +
-			"nvidia.com/gpu.shared. The node's label of the product then lacks -SHARED. Missing otherwise.",
+		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks " +
+			"-SHARED. Missing otherwise.",
 	},
-		text(func(s attributeSource) string {
-			if s.offer == nil {
-				return ""
+		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
+			if s.offer == nil || !s.offer.Renamed {
+				return nil, ""
 			}
-			return s.offer.Resource
-		})},
+			return &resourceapi.DeviceAttribute{BoolValue: new(true)}, ""
+		}},
 	{Entry{
 		Name:    "mode",
 		Type:    "string",

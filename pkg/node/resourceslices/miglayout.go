@@ -18,7 +18,6 @@ import (
 
 	"gpu-dra-driver/pkg/claim/sharing"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/wire"
 )
 
 // MIGLayout describes the partitions of equal GPUs. It has the counters of a GPU without claims, and a partition of
@@ -111,7 +110,7 @@ func placedText(counters map[string]resourceapi.Counter) (text string, found boo
 }
 
 // OwnPartitionAttributes are the attributes of partitions that are not those of their GPU.
-var OwnPartitionAttributes = []resourceapi.QualifiedName{"type", "profile", "isolation", wire.SharedResourceAttribute}
+var OwnPartitionAttributes = []resourceapi.QualifiedName{"type", "profile", "isolation", "renameByDefault"}
 
 // layoutName returns the name of the MIGLayout of a GPU, or "" if the node never publishes partitions of it to new
 // claims. It does not depend on claims, on what the cluster asks for, and on passing states of the GPU.

@@ -29,7 +29,7 @@
 'shareIsolation': 'string',
 'maxShares': 'int',
 'memoryLimit': 'string',
-'sharedResource': 'string',
+'renameByDefault': 'bool',
 'mode': 'string',
 'machine': 'string'}
 {{- end }}
