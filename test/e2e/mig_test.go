@@ -174,7 +174,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 }
 
 func TestPartitions_External_PublishedUsedAndKept(t *testing.T) {
-	ctx := testContext(t)
+	ctx := testContext(t, everyDevice...)
 	const address, name = "0000:1b:00.0", "gpu-0000-1b-00-0"
 	must(t, cluster.Sim(ctx, "mig", "mode", address, "on"))
 	t.Cleanup(func() {
@@ -313,7 +313,10 @@ func checkKubectlGPU(ctx context.Context, t *testing.T, namespace string) (gpus 
 // TestSlices_PredictedByBoard_EqualNode compares the prediction for the board with the slices that the node publishes.
 func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
 	ctx := testContext(t, everyDevice...)
-	must(t, cluster.WaitPublished(ctx, 8))
+	must(t, cluster.Eventually(ctx, "all devices published", 60*time.Second, func(ctx context.Context) (bool, string) {
+		devices, err := cluster.Devices(ctx, "mig")
+		return len(devices) >= 8*25, fmt.Sprintf("%d partitions, %v", len(devices), err)
+	}))
 	// devices returns the devices by name, without what describes the server and not its board, and the identities of GPUs.
 	devices := func(args ...string) map[string]resourceapi.Device {
 		var list resourceapi.ResourceSliceList

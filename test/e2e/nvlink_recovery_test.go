@@ -137,9 +137,10 @@ func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 		}
 		return tainted, free
 	}
-	if _, free := groups(ctx); len(free) != 7 {
-		t.Fatalf("groups %v", free)
-	}
+	must(t, cluster.Eventually(ctx, "all groups", 60*time.Second, func(ctx context.Context) (bool, string) {
+		_, free := groups(ctx)
+		return len(free) == 7, fmt.Sprint(free)
+	}))
 	must(t, cluster.Sim(ctx, "inject", "link-down", d.PCIAddress, "--link", "3"))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)

@@ -49,7 +49,7 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: small}}}
 // TestPack_GroupBlockedBySmallPod_CommandsFreeIt blocks both groups of four: one by a GPU that no controller's pod holds,
 // one by a partition of a Deployment. The commands of the plan move the partition to another GPU, and the pod that waits runs.
 func TestPack_GroupBlockedBySmallPod_CommandsFreeIt(t *testing.T) {
-	ctx := testContext(t)
+	ctx := testContext(t, everyDevice...)
 	namespace := createNamespace(ctx, t, nil)
 	four := request("gpu", env.Driver)
 	four.Exactly.Count = 4

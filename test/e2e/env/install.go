@@ -46,11 +46,7 @@ func (e *Env) simulate(ctx context.Context, profile string) error {
 		return nil
 	}
 	if !e.SimulatorChart {
-		if err := e.Sim(ctx, "up", "--profile", profile); err != nil {
-			return err
-		}
-		_, err := e.Kubectl(ctx, "label", "nodes", "--all", "--overwrite", HardwareLabel)
-		return err
+		return e.Sim(ctx, "up", "--profile", profile)
 	}
 	return e.upgrade(ctx, simulator, filepath.Join(e.Tree, "deployments", "helm", simulator), simulator,
 		"--set", "image.pullPolicy=Never,board="+profile+",root="+e.Root)
@@ -73,6 +69,9 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 	}
 	machine := []string{"--set", "simulator.enabled=true,simulator.root=" + e.Root}
 	if !e.SimulatorChart {
+		if _, err := e.Kubectl(ctx, "label", "nodes", "--all", "--overwrite", HardwareLabel); err != nil {
+			return err
+		}
 		machine = []string{
 			"--set", "nvidiaDriverRoot=" + e.Root,
 			"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),

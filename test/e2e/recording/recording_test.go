@@ -32,7 +32,8 @@ var cluster *env.Env
 func TestMain(m *testing.M) {
 	e2etest.Main(m, func(ctx context.Context, c *env.Env) error {
 		cluster = c
-		return c.Install(ctx, "hgx-h100", 8)
+		// A plan of `kubectl gpu pack` moves pods to published devices only.
+		return c.Install(ctx, "hgx-h100", 8, "--set-json", "publish=[]")
 	})
 }
 
