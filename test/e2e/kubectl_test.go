@@ -58,11 +58,15 @@ func TestKubectl_LsAndWhy_AgreeWithTheCluster(t *testing.T) {
 			"spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: %s, count: %d}}]}}\n", namespace, env.Driver, count)
 		must(t, os.WriteFile(file, []byte(text), 0o600))
 		var answers struct{ Items []why.Answer }
-		must(t, json.Unmarshal([]byte(kubectlGPU(ctx, t, "why", "-f", file, "-o", "json")), &answers))
+		out, err := cluster.KubectlGPU(ctx, "why", "-f", file, "-o", "json")
+		must(t, json.Unmarshal([]byte(out), &answers))
 		if len(answers.Items) != 1 {
 			t.Fatalf("kubectl gpu why: %v", answers)
 		}
-		_, err := cluster.Kubectl(ctx, "apply", "-f", file)
+		if fits := answers.Items[0].Result == why.Fits; fits != (err == nil) {
+			t.Errorf("kubectl gpu why -f for %d GPUs: %v, with the answer %s", count, err, answers.Items[0])
+		}
+		_, err = cluster.Kubectl(ctx, "apply", "-f", file)
 		must(t, err)
 		return answers.Items[0]
 	}
