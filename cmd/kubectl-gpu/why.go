@@ -435,7 +435,6 @@ func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
 				return fmt.Errorf("read ResourceClaimTemplate %s: %w", *r.ResourceClaimTemplateName, err)
 			} else {
 				g.similar(ctx, pod.Namespace)
-				names = append(names, *r.ResourceClaimTemplateName) // It can be a claim's.
 			}
 		}
 	}

@@ -156,7 +156,6 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		"workload in a file":            {[]string{"-f", file("job.yaml", manifestText)}, 1, "pod team-a/train waits", ""},
 		"a template's name, misspelled": {[]string{"-f", naming("resourceClaimTemplateName", "gpu-onee")}, 1, "create it, or is gpu-one meant?", ""},
 		"a template where a claim is":   {[]string{"-f", naming("resourceClaimName", "gpu-one")}, 1, "a ResourceClaimTemplate of this name does: write resourceClaimTemplateName", ""},
-		"a claim where a template is":   {[]string{"-f", naming("resourceClaimTemplateName", "want")}, 1, "a ResourceClaim of this name does: write resourceClaimName", ""},
 		"json":                          {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
 		"name":                          {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
 		"no such name":                  {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},

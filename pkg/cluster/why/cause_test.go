@@ -166,7 +166,7 @@ func TestAsk_ThingMissing_NamesTheCause(t *testing.T) {
 			return why.Subject{Pod: limits("nvidia.com/gpus")}
 		}, why.Waits, []string{"no node has a device plugin for it; is nvidia.com/gpu meant?"}, nil},
 		"shares that no node renames": {"hgx-h100", func(*env) why.Subject { return why.Subject{Pod: limits("nvidia.com/mig-1g.10gb.shared")} },
-			why.Waits, []string{"no node has a device plugin for it; sharing.config of no node with such devices has replicas and renameByDefault"}, []string{"no GPU of the cluster has"}},
+			why.Waits, []string{"no node has a device plugin for it; nodes offer it by replicas with renameByDefault in sharing.config"}, []string{"no GPU of the cluster has"}},
 		"an extended resource like no other": {"hgx-h100", func(e *env) why.Subject {
 			e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
 			return why.Subject{Pod: limits("nvidia.com/hostdev")}

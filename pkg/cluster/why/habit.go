@@ -36,7 +36,7 @@ func (a *asker) otherResource(name corev1.ResourceName) string {
 	}
 	text := ""
 	if strings.HasSuffix(string(name), ".shared") {
-		text = "; sharing.config of no node with such devices has replicas and renameByDefault"
+		text = "; nodes offer it by replicas with renameByDefault in sharing.config"
 	}
 	if near := admission.Nearest(strings.TrimPrefix(string(name), "nvidia.com/"), known); near != "" {
 		text += "; is nvidia.com/" + near + " meant?"
