@@ -58,6 +58,7 @@ func TestPolicies_Pods_DeniedOrAllowed(t *testing.T) {
 		"an init container":              {queue, tolerates, "[{}], initContainers: [{resources: {limits: {nvidia.com/gpu: '5'}}}]", true, "asks for 5 GPUs"},
 		"init containers in turn":        {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}], initContainers: [{resources: {limits: {nvidia.com/gpu: '4'}}}, {resources: {limits: {nvidia.com/gpu: '3'}}}]", true, ""},
 		"a sidecar":                      {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}], initContainers: [{restartPolicy: Always, resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs"},
+		"renamed shares":                 {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu.shared: '5'}}}]", true, "asks for 5 GPUs"},
 		"too many":                       {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}, {resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs, and 4 are allowed"},
 	} {
 		in := map[string]any{"object": object(t, "{metadata: "+c.metadata+", spec: {tolerations: "+c.tolerations+", containers: "+c.containers+"}}")}
