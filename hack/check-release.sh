@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails while hack/owner.yaml or what it generates has a placeholder, or the changelog lacks the version. A prerelease such as 1.2.3-rc.1 has the changes under
-# Unreleased. Usage: check-release.sh VERSION
+# Fails while hack/owner.yaml or a page generated from it has a placeholder, or the changelog lacks the version. A
+# prerelease such as 1.2.3-rc.1 has the changes under Unreleased. Usage: check-release.sh VERSION
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
